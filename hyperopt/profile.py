@@ -1,0 +1,268 @@
+"""The profile document `hyperopt.profile/1`: what one rank did in one step.
+
+Classes mirror the document field by field (DESIGN section 3; docs/reference/documents.md). Sizes are integer
+bytes, times are microseconds; `ns` turns a time into the integer nanoseconds that everything inside uses.
+Frozen data, no input or output beyond bytes.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cached_property
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from hyperopt.documents import DocumentError, canonical, decode, sha256
+
+FAMILY, MAJOR = "hyperopt.profile", 1
+
+# 2^53 bytes is 9 petabytes, 10^15 us thirty years: larger figures are faults, and smaller ones survive a
+# trip through a double, so that no reader in another language sees a different number.
+Bytes = Annotated[int, Meta(ge=0, le=2**53)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Index = Annotated[int, Meta(ge=0, le=2**31)]
+Microseconds = Annotated[float, Meta(ge=0, le=1e15)]
+Timestamp = Annotated[float, Meta(ge=-1e18, le=1e18)]
+BytesPerSecond = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2.0**53)]
+
+Phase = Literal["forward", "backward", "optimizer", "other"]
+Kind = Literal["parameter", "gradient", "optimizer_state", "activation", "kv_cache", "input", "other"]
+Certainty = Literal["measured", "inferred", "unknown"]
+
+COMPUTE = "compute"
+"""The stream at whose operators actions and recomputes may stand (DESIGN section 4, rule 3)."""
+
+IDLE = "idle"
+"""Type of the operators that stand for measured idle time which no other operator explains."""
+
+
+def ns(microseconds: float) -> int:
+    """Integer nanoseconds of a time in microseconds (DESIGN section 4)."""
+    return round(microseconds * 1000)
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    framework: str = ""
+    framework_version: str = ""
+    model: str = ""
+    rank: Index = 0
+    world_size: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    step: Index = 0
+    source: str = ""
+    measured: bool = True
+    notes: tuple[str, ...] = ()
+
+
+class Tier(msgspec.Struct, frozen=True, kw_only=True):
+    """A place outside HBM with a link of its own to it. Bandwidths in bytes/s; 0 means no such path."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    bytes: Bytes = 0
+    d2h_bytes_per_s: BytesPerSecond = 0
+    h2d_bytes_per_s: BytesPerSecond = 0
+    latency_us: Microseconds = 0.0
+    duplex: bool = True
+
+    def copy_ns(self, size: int, *, out: bool) -> int:
+        """Nanoseconds to move `size` bytes out of HBM (`out`) or back; the path must exist."""
+        bandwidth = Fraction(self.d2h_bytes_per_s if out else self.h2d_bytes_per_s)
+        return ns(self.latency_us) - (-size * 10**9 * bandwidth.denominator // bandwidth.numerator)
+
+
+class Links(msgspec.Struct, frozen=True, kw_only=True):
+    d2h_bytes_per_s: BytesPerSecond = 0
+    h2d_bytes_per_s: BytesPerSecond = 0
+    latency_us: Microseconds = 0.0
+    duplex: bool = True
+    tiers: tuple[Tier, ...] = ()
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = ""
+    hbm_bytes: Bytes = 0
+    base_bytes: Bytes = 0
+    host_bytes: Bytes = 0
+    links: Links = Links()
+
+    @property
+    def tiers(self) -> dict[str, Tier]:
+        """All tiers by name: the listed ones, and `host` of the flat form unless it is listed."""
+        tiers = {tier.name: tier for tier in self.links.tiers}
+        if "host" not in tiers:
+            flat = self.links
+            tiers["host"] = Tier(
+                name="host",
+                bytes=self.host_bytes,
+                d2h_bytes_per_s=flat.d2h_bytes_per_s,
+                h2d_bytes_per_s=flat.h2d_bytes_per_s,
+                latency_us=flat.latency_us,
+                duplex=flat.duplex,
+            )
+        return tiers
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    reads: tuple[Index, ...] = ()
+    writes: tuple[Index, ...] = ()
+    duration_us: Microseconds
+    name: str = ""
+    type: str = ""
+    stream: str = COMPUTE
+    start_us: Timestamp = 0.0
+    workspace_bytes: Bytes = 0
+    layer: str = ""
+    phase: Phase = "other"
+    shapes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    recomputable: bool = True
+    micro_batch: int | None = None
+    stage: int | None = None
+
+    @property
+    def accesses(self) -> set[int]:
+        """Storages that the operator reads or writes."""
+        return {*self.reads, *self.writes}
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
+    """One device allocation. `window` is [a, b]: the adapter that will apply the plan can keep the storage off
+    HBM only between operators a (it leaves after a or later) and b (it is back before b or earlier); absent
+    means anywhere."""
+
+    id: Index
+    bytes: Bytes
+    name: str = ""
+    kind: Kind = "other"
+    resident_at_start: bool = False
+    resident_at_end: bool = False
+    offloadable: bool = True
+    certainty: Certainty | None = None
+    part_of: Index | None = None
+    steps_observed: Count = 0
+    steps_accessed: Count = 0
+    window: tuple[Index, Index] | None = None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What the source itself measured. `excludes`: storage kinds that `peak_bytes` leaves out."""
+
+    step_us: Microseconds = 0.0
+    step_us_spread: Microseconds = 0.0
+    peak_bytes: Bytes = 0
+    reserved_bytes: Bytes = 0
+    external_bytes: Bytes = 0
+    excludes: tuple[Kind, ...] = ()
+
+
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """What will apply the plan, and what it can do: the solver plans within it.
+
+    `moves`: ``any`` storage and position, only within each storage's ``window``, or ``none``.
+    `recompute`: single ``operator``\\ s, all forward operators of a whole ``layer`` at once, or ``none``.
+    """
+
+    name: str = ""
+    mode: str = ""
+    moves: Literal["any", "window", "none"] = "any"
+    recompute: Literal["operator", "layer", "none"] = "operator"
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    operators: tuple[Operator, ...]
+    storages: tuple[Storage, ...]
+    format: str = f"{FAMILY}/{MAJOR}"
+    run: Run = Run()
+    device: Device = Device()
+    measured: Measured | None = None
+    adapter: Adapter = Adapter()
+
+    @cached_property
+    def by_id(self) -> dict[int, Storage]:
+        return {storage.id: storage for storage in self.storages}
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of the canonical document: the same for any compression or spelling of the file."""
+        return sha256(canonical(self))
+
+    @cached_property
+    def program_digest(self) -> str:
+        """sha256 of the operator/storage structure alone: ranks that run the same program share it."""
+        operators = [
+            (o.name, o.type, o.stream, o.reads, o.writes, o.workspace_bytes, o.shapes, o.dtypes, o.recomputable)
+            for o in self.operators
+        ]
+        storages = [
+            (s.id, s.bytes, s.kind, s.resident_at_start, s.resident_at_end, s.offloadable, s.part_of, s.window)
+            for s in self.storages
+        ]
+        return sha256(msgspec.json.encode([operators, storages]))
+
+    @property
+    def timing_only(self) -> bool:
+        """Durations without storages: fit for the cost model, not for planning."""
+        return not self.storages
+
+
+def load(data: bytes) -> tuple[Profile, list[str]]:
+    """A checked profile from document bytes (plain, gzip or zstd), and warnings.
+
+    Raises `DocumentError` naming field, place and remedy.
+    """
+    profile, warnings = decode(data, Profile, FAMILY, MAJOR)
+    check(profile)
+    return profile, warnings
+
+
+def check(profile: Profile) -> None:
+    """Raises `DocumentError` at the first place where the profile contradicts itself."""
+    _check_storages(profile)
+    _check_accesses(profile)
+    names = [tier.name for tier in profile.device.links.tiers]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise DocumentError(f"$.device.links.tiers[{i}].name", f"tier {name!r} is given twice", "give each tier once")
+
+
+def _check_storages(profile: Profile) -> None:
+    seen: dict[int, int] = {}
+    for i, storage in enumerate(profile.storages):
+        if storage.id in seen:
+            problem = f"storage {storage.id} is also $.storages[{seen[storage.id]}]"
+            raise DocumentError(f"$.storages[{i}].id", problem, "give each storage one id of its own")
+        seen[storage.id] = i
+        if storage.steps_accessed > storage.steps_observed:
+            problem = f"{storage.steps_accessed} is more than steps_observed {storage.steps_observed}"
+            raise DocumentError(f"$.storages[{i}].steps_accessed", problem, "count each observed step once")
+        if storage.window is not None and not storage.window[0] < storage.window[1] < max(len(profile.operators), 1):
+            problem = f"{list(storage.window)} is not an ordered pair of operators"
+            raise DocumentError(f"$.storages[{i}].window", problem, f"use 0 <= a < b < {len(profile.operators)}")
+    for i, storage in enumerate(profile.storages):
+        if storage.part_of is not None and storage.part_of not in seen:
+            raise DocumentError(f"$.storages[{i}].part_of", f"no storage {storage.part_of}", "name an existing storage")
+
+
+def _check_accesses(profile: Profile) -> None:
+    by_id = profile.by_id
+    exists = {storage.id for storage in profile.storages if storage.resident_at_start}
+    for i, operator in enumerate(profile.operators):
+        for field, ids in (("reads", operator.reads), ("writes", operator.writes)):
+            for j, id in enumerate(ids):
+                if id not in by_id:
+                    raise DocumentError(f"$.operators[{i}].{field}[{j}]", f"no storage {id}", "list it under storages")
+        for j, id in enumerate(operator.reads):
+            if id not in exists:
+                problem = f"reads storage {id}, which nothing has written before"
+                remedy = "list the operator that writes it earlier, or set resident_at_start"
+                raise DocumentError(f"$.operators[{i}].reads[{j}]", problem, remedy)
+        exists.update(operator.writes)
+        if operator.type == IDLE and (operator.reads or operator.writes or operator.stream != COMPUTE):
+            problem = "idle time has no accesses and stands on the compute stream"
+            raise DocumentError(f"$.operators[{i}].type", problem, "give the operator its own type")
+    for i, storage in enumerate(profile.storages):
+        if storage.resident_at_end and storage.id not in exists:
+            problem = f"storage {storage.id} is never written and not resident at the start"
+            raise DocumentError(f"$.storages[{i}].resident_at_end", problem, "set resident_at_start, or false here")

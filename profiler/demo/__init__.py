@@ -1,0 +1,1 @@
+"""The demonstration: a small language model, its data, and its training step."""
