@@ -1,0 +1,11 @@
+"""Anything -> profile, and plan -> running MindSpore.
+
+Importing this package, or one of its readers, does not import MindSpore: ``capture`` and
+``apply`` reach for it when they are called. Both are functions that share their name with
+the package they live in, so import modules below them with ``from profiler.capture.graph
+import ...``, not with ``import profiler.capture.graph as ...``.
+"""
+
+from profiler.capture import capture
+
+__all__ = ["capture"]
