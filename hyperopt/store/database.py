@@ -1,0 +1,64 @@
+"""The engine, and the two kinds of transaction.
+
+SQLite is set up for a service: write-ahead log, so that readers never wait for a writer; foreign keys on; and
+a writer takes the write lock at its beginning, because a read transaction that turns into a write fails at once
+with "database is locked" when somebody else has written meanwhile.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
+
+_BUSY_MS = 60_000
+"""How long a writer waits for another: storing a profile of 10^6 operators takes some twenty seconds."""
+
+
+class Database:
+    """A database by SQLAlchemy URL. `Database("sqlite:////var/lib/hyperopt/hyperopt.sqlite")` creates the file
+    (and its folder) at the first transaction, but no tables: see `schema.upgrade`."""
+
+    def __init__(self, url: str) -> None:
+        self.url = make_url(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        if self.is_sqlite and self.url.database:
+            Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
+        self.engine: Engine = create_engine(self.url)
+        if self.is_sqlite:
+            event.listen(self.engine, "connect", _prepare_sqlite)
+            event.listen(self.engine, "begin", _begin_sqlite)
+        self.writing: Engine = self.engine.execution_options(hyperopt_writes=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A consistent view; nothing is kept."""
+        with Session(self.engine) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """One transaction: all of it is kept when the block ends, nothing when it raises."""
+        with Session(self.writing, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _prepare_sqlite(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    assert isinstance(connection, sqlite3.Connection)
+    connection.isolation_level = None  # BEGIN is ours to send, in _begin_sqlite
+    for pragma in ("journal_mode=WAL", f"busy_timeout={_BUSY_MS}", "foreign_keys=ON", "synchronous=FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("hyperopt_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+
+from hyperopt.store import Database, schema
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(f"sqlite:///{tmp_path}/schema.sqlite")
+
+
+def test_upgrade_from_empty_gives_the_schema_of_the_models(database: Database) -> None:
+    assert schema.current(database) is None
+    schema.upgrade(database)
+    assert schema.current(database) == schema.newest()
+    assert schema.differences(database) == []
+
+
+def test_downgrade_takes_everything_away_and_upgrade_brings_it_back(database: Database) -> None:
+    schema.upgrade(database)
+    schema.downgrade(database, "base")
+    assert schema.current(database) is None
+    assert set(inspect(database.engine).get_table_names()) <= {"alembic_version"}
+    schema.upgrade(database)
+    assert schema.differences(database) == []
+
+
+def test_a_difference_would_be_seen(database: Database) -> None:
+    schema.upgrade(database)
+    with database.writing.begin() as connection:
+        connection.execute(text("DROP INDEX ix_jobs_created_at"))
+        connection.execute(text("ALTER TABLE plans DROP COLUMN etag"))
+    assert len(schema.differences(database)) == 2
+
+
+def test_a_server_brings_an_empty_sqlite_file_up_to_date(database: Database) -> None:
+    schema.make_current(database)
+    schema.make_current(database)
+    assert schema.current(database) == schema.newest()
+
+
+def test_a_database_newer_than_the_program_is_refused(database: Database) -> None:
+    schema.upgrade(database)
+    with database.writing.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(schema.SchemaError, match="newer than this program"):
+        schema.make_current(database)
+
+
+def test_an_older_server_database_is_left_to_its_administrator(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema.upgrade(database)
+    database.is_sqlite = False  # stands for Postgres: only the decision is tested here
+    monkeypatch.setattr(schema, "newest", lambda: "0002")
+    with pytest.raises(schema.SchemaError, match="hyperopt db upgrade"):
+        schema.make_current(database)
+
+
+def test_an_unknown_revision_is_one_clear_error(database: Database) -> None:
+    with pytest.raises(schema.SchemaError, match="nonsense"):
+        schema.upgrade(database, "nonsense")
+    assert schema.current(database) is None
+
+
+def test_two_programs_that_upgrade_at_once_both_succeed(tmp_path: Path) -> None:
+    code = (
+        "import sys; from hyperopt.store import Database, schema; database = Database(sys.argv[1]); "
+        "schema.make_current(database); assert schema.differences(database) == []"
+    )
+    command = [sys.executable, "-c", code, f"sqlite:///{tmp_path}/both.sqlite"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    both = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
