@@ -105,6 +105,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    """One launched kernel. `saves` and `loads` are the hooks that an eager adapter has to go by: the storages
+    that autograd keeps for backward right after this operator, and fetches right before it, in order of the
+    calls (a storage kept twice stands there twice)."""
+
     reads: tuple[Index, ...] = ()
     writes: tuple[Index, ...] = ()
     duration_us: Microseconds
@@ -120,6 +124,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     recomputable: bool = True
     micro_batch: int | None = None
     stage: int | None = None
+    saves: tuple[Index, ...] = ()
+    loads: tuple[Index, ...] = ()
 
     @property
     def accesses(self) -> set[int]:
