@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 
-def capture(step: Any, *args: Any, net: Any, mode: Literal["graph", "pynative"] = "graph", **options: Any) -> Any:
+def capture(
+    step: Any, *args: Any, net: Any, mode: Literal["graph", "pynative"] = "graph", **options: Any
+) -> Any:
     """Profile ``step(*args)`` on the cells of ``net`` in the given mode.
 
     ``options`` are those of ``profiler.capture.graph.capture_graph`` or

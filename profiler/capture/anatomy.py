@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from profiler.read.actors import Kernel, Source
@@ -43,7 +44,7 @@ class Anatomy:
         """
         parts = cell.split(".") if cell else []
         prefixes = [".".join(parts[: i + 1]) for i in range(len(parts))]
-        for parent, child in zip(prefixes, prefixes[1:], strict=False):
+        for parent, child in pairwise(prefixes):
             if parent in self.containers:
                 return child
         return prefixes[0] if prefixes else ""
@@ -95,7 +96,9 @@ def flow(order: Iterable[Kernel], base: Mapping[Source, Source]) -> Flow:
     consumers: dict[str, set[str]] = {kernel.name: set() for kernel in kernels}
     for kernel in kernels:
         roots = {base.get(source, source) for source in kernel.inputs.values()}
-        producers[kernel.name] = frozenset(r.name for r in roots if r.kind == "kernel" and r.name in consumers)
+        producers[kernel.name] = frozenset(
+            r.name for r in roots if r.kind == "kernel" and r.name in consumers
+        )
         for name in producers[kernel.name]:
             consumers[name].add(kernel.name)
     return Flow(kernels, producers, {name: frozenset(users) for name, users in consumers.items()})
@@ -144,7 +147,9 @@ def _turn(order: list[str], found: Mapping[str, Phase]) -> int:
 def layers(graph: Flow, phase: Mapping[str, Phase], anatomy: Anatomy) -> tuple[dict[str, str], list[str]]:
     """Kernel name -> layer, and the kernels whose layer the data decided against (or without) the scope."""
     owned = {kernel.name: _owned_layer(kernel, anatomy) for kernel in graph.order}
-    forward = [k.name for k in graph.order if phase[k.name] == "forward" and not k.name.startswith("Gradients/")]
+    forward = [
+        k.name for k in graph.order if phase[k.name] == "forward" and not k.name.startswith("Gradients/")
+    ]
     ranks: dict[str, int] = {"": 0}
     for name in forward:
         layer = owned[name]
@@ -155,10 +160,13 @@ def layers(graph: Flow, phase: Mapping[str, Phase], anatomy: Anatomy) -> tuple[d
     rank: dict[str, int] = {}
     scopes = {kernel.name: anatomy.layer_of_scope(kernel.name) for kernel in graph.order}
     for name in forward:
-        rank[name] = _choose(graph.producers[name], rank, above, below, name, ranks.get(scopes[name] or "", 0))
+        rank[name] = _choose(
+            graph.producers[name], rank, above, below, name, ranks.get(scopes[name] or "", 0)
+        )
     # What a layer hands to the next one is read, in the backward, by the next one.
     evidence = {
-        name: max([rank[name]] + [rank[user] for user in graph.consumers[name] if user in rank]) for name in forward
+        name: max([rank[name]] + [rank[user] for user in graph.consumers[name] if user in rank])
+        for name in forward
     }
     found = {name: by_rank[rank[name]] for name in forward}
     for kernel in graph.order:

@@ -37,7 +37,7 @@ SIZED = re.compile(r"^\s*(output|workspace)_index:(\d+)\s+ptr:\S+\s+size:(\d+)")
 STORED = re.compile(r"^\s*to_input_index:(\d+)\s+from_node_name:([^,]+), debug_name: (.*)$")
 ARROW = re.compile(r"^\s*from_actor_name:(\S+)\s+from_output_index:(\d+)\s+to_input_index:(\d+)")
 REF = re.compile(r"\bref index:\((\d+), (\d+)\)")
-STORE_KEY = re.compile(r"^\s*device tensor key:(.*?)\s+backend node name:")
+STORE_KEY = re.compile(r"^\s*device tensor key:(.*?)\s+(?:backend node name|value size):")
 STORE_SIZE = re.compile(r"^\s*device tensor value:\S+\s+ptr:\S+\s+size:(\d+)")
 HOST_NODE = re.compile(r"^\s*node_order_number:(\d+)\s+node_name:(\S+)\s.*\bsize:(\d+)")
 
@@ -46,7 +46,9 @@ SHAPE = re.compile(r"<\(([\d, ]*)\)>|<[^<>]*>")
 TENSOR = re.compile(r"Tensor\[(\w+)\]")
 AID = re.compile(r"^\s*# AID : \d+_(\S+)")
 
-FOREIGN_SECTIONS = frozenset({"Super kernel actors", "Any Type kernel actors", "Fusion actors", "Copy actors"})
+FOREIGN_SECTIONS = frozenset(
+    {"Super kernel actors", "Any Type kernel actors", "Fusion actors", "Copy actors"}
+)
 
 
 class ActorSetError(ValueError):
@@ -119,7 +121,9 @@ class _Draft:
 
     def finished(self) -> Kernel:
         if sorted(self.inputs) != list(range(self.inputs_expected)):
-            raise ActorSetError(f"{self.name}: {self.inputs_expected} inputs announced, found {sorted(self.inputs)}")
+            raise ActorSetError(
+                f"{self.name}: {self.inputs_expected} inputs announced, found {sorted(self.inputs)}"
+            )
         return Kernel(
             self.name,
             self.launched,

@@ -1,0 +1,256 @@
+"""Graph-mode capture: one call that runs a training step a few times and returns its profile.
+
+The step is compiled once more with ``save_graphs`` on, so that the runtime writes down its actor set
+(what runs, what it reads and writes, how large that is); then it runs under MindSpore's CPU profiler
+with the memory record. All in this process, on the memory optimisation level O0 that is MindSpore's
+default: what is measured is what is described. docs/why/graph.md says why not the SOMAS dump.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import time_ns
+from typing import Any
+
+import mindspore as ms
+from mindspore import nn
+from mindspore.profiler import ProfilerActivity
+
+from hyperopt.profile import Adapter, Device, Measured, Profile, Run, Storage, check
+from profiler.capture.anatomy import Anatomy
+from profiler.capture.assembly import assemble, launches
+from profiler.capture.host import measure_links, memory_available, memory_total
+from profiler.read.actors import ActorSet, Signature, read_actor_set, read_signatures
+from profiler.read.cpu_profiler import Execution, MemoryRecord, read_executions, read_memory_record
+
+Step = Callable[..., Any]
+
+
+class CaptureError(RuntimeError):
+    """The step cannot be captured as it is; the message says what to change."""
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """What the profiler saw: executions by operator, memory, and [start, end) of each step in ns."""
+
+    executions: dict[str, list[Execution]]
+    memory: MemoryRecord
+    spans: list[tuple[int, int]]
+
+
+def capture_graph(
+    step: Step,
+    *args: Any,
+    net: Any,
+    steps: int = 7,
+    warmup: int = 2,
+    hbm_bytes: int | None = None,
+    host_bytes: int | None = None,
+    name: str = "",
+) -> Profile:
+    """The profile of ``step(*args)``, which is called ``1 + warmup + 2 x steps`` times.
+
+    ``step`` is a Cell (or a function that calls one compiled graph) doing forward, backward and update;
+    it trains: parameters change. ``net`` is the network inside, whose cells name the layers.
+    ``hbm_bytes`` and ``host_bytes`` are budgets for the profile's device; by default all memory of this
+    machine, and what is available. Durations are medians over ``steps`` (at least 3).
+
+    Raises ``CaptureError`` outside graph mode, at memory optimisation level O1, for steps of several
+    graphs, and where MindSpore writes no dump.
+    """
+    if steps < 3:
+        raise ValueError(f"steps is {steps}: medians need at least 3")
+    if ms.get_context("mode") != ms.GRAPH_MODE:
+        raise CaptureError("MindSpore is not in graph mode: set_context(mode=GRAPH_MODE) first")
+    with TemporaryDirectory(prefix="hyperopt-") as folder:
+        graph, signatures = compile_and_read(step, args, Path(folder) / "graphs", run=True)
+        if graph.static_memory:
+            raise CaptureError(
+                "memory is planned at compile time: use runtime.set_memory(optimize_level='O0')"
+            )
+        for _ in range(warmup):
+            _run(step, args)
+        plain = [_span_us(_run(step, args)) for _ in range(steps)]
+        trace = _profiled(step, args, steps, Path(folder) / "profiler")
+    spans = [_span_us(span) for span in trace.spans]
+    step_us = median(spans)
+    assembled = assemble(
+        graph,
+        launches(graph, trace.executions, steps),
+        signatures,
+        anatomy_of(net),
+        frozenset(parameter.name for parameter in net.get_parameters()),
+        step_us,
+        steps,
+    )
+    peak, floor = _memory(trace)
+    inputs = sum(storage.bytes for storage in assembled.storages if storage.kind == "input")
+    profile = Profile(
+        run=Run(
+            name=name,
+            framework="mindspore",
+            framework_version=ms.__version__,
+            model=type(net).__name__,
+            source="capture",
+            notes=(
+                *assembled.notes,
+                f"step without the profiler: median {median(plain):.0f} us of {steps}",
+                "parameters and optimizer states are outside the memory record; peak_bytes leaves them out",
+            ),
+        ),
+        device=Device(
+            name="cpu",
+            hbm_bytes=memory_total() if hbm_bytes is None else hbm_bytes,
+            base_bytes=max(0, floor - inputs),
+            host_bytes=memory_available() if host_bytes is None else host_bytes,
+            links=measure_links(),
+        ),
+        operators=assembled.operators,
+        storages=assembled.storages,
+        measured=Measured(
+            step_us=step_us,
+            step_us_spread=max(spans) - min(spans),
+            peak_bytes=peak,
+            excludes=("parameter", "optimizer_state"),
+        ),
+        adapter=Adapter(name="mindspore-graph", mode="graph", moves="none", recompute="layer"),
+    )
+    check(profile)
+    return profile
+
+
+def anatomy_of(net: Any) -> Anatomy:
+    """The cells of a network by name, the lists among them, and the owner of each parameter."""
+    cells = dict(net.cells_and_names())
+    containers = {name for name, cell in cells.items() if isinstance(cell, (nn.CellList, nn.SequentialCell))}
+    owners = {p.name: name for name, cell in cells.items() for p in cell.get_parameters(expand=False)}
+    return Anatomy(frozenset(cells), frozenset(containers), owners)
+
+
+def compile_and_read(
+    step: Step, args: tuple[Any, ...], folder: Path, *, run: bool
+) -> tuple[ActorSet, dict[str, Signature]]:
+    """Compiles ``step`` afresh and reads what the runtime will do; runs it once if ``run``.
+
+    Without ``run`` the step must be a Cell, and no parameter changes. Raises ``CaptureError``.
+    """
+    cell: Any = step if isinstance(step, nn.Cell) else None
+    if cell is not None:
+        cell.compile_cache.clear()
+    elif not run:
+        raise CaptureError("only a Cell can be compiled without being run")
+    with _graphs_saved(folder):
+        if run:
+            _run(step, args)
+        else:
+            cell.compile(*args)
+    dumps = sorted((folder / "actor_set").glob("0_*.ir"))
+    if not dumps:
+        raise CaptureError(
+            "MindSpore wrote no actor set: was the step compiled before? Pass a fresh one, or its Cell"
+        )
+    if len(dumps) > 1:
+        raise CaptureError(f"the step runs {len(dumps)} graphs; only one can be captured: make it one Cell")
+    final = next((folder / "actor_set").glob("final_*.ir"), None)
+    graph = read_actor_set(dumps[0].read_text())
+    return graph, read_signatures(final.read_text()) if final else {}
+
+
+@contextmanager
+def _graphs_saved(folder: Path) -> Iterator[None]:
+    """The environment variables that replace these settings are read once a process, too early for us."""
+    before = ms.get_context("save_graphs"), ms.get_context("save_graphs_path")
+    folder.mkdir(parents=True)
+    ms.set_context(save_graphs=1, save_graphs_path=str(folder))
+    try:
+        yield
+    finally:
+        ms.set_context(save_graphs=before[0], save_graphs_path=before[1] or ".")
+
+
+def _run(step: Step, args: tuple[Any, ...]) -> tuple[int, int]:
+    """Runs the step to its end; returns start and end in nanoseconds of the wall clock."""
+    start = time_ns()
+    _settle(step(*args))
+    return start, time_ns()
+
+
+def _settle(result: Any) -> None:
+    """Waits until a step's result is there: on a CPU, MindSpore waits only for who reads a value."""
+    if isinstance(result, ms.Tensor):
+        result.asnumpy()
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            _settle(part)
+
+
+def _span_us(span: tuple[int, int]) -> float:
+    return (span[1] - span[0]) / 1000
+
+
+def _profiled(step: Step, args: tuple[Any, ...], steps: int, folder: Path) -> _Trace:
+    """``steps`` runs under the profiler. What MindSpore prints meanwhile goes to standard error."""
+    spans: list[tuple[int, int]] = []
+    with (
+        _stdout_to_stderr(),
+        ms.profiler.profile(
+            activities=[ProfilerActivity.CPU],
+            profile_memory=True,
+            schedule=ms.profiler.schedule(wait=0, warmup=0, active=steps, repeat=1, skip_first=0),
+            on_trace_ready=ms.profiler.tensorboard_trace_handler(str(folder)),
+        ) as profiler,
+    ):
+        for _ in range(steps):
+            spans.append(_run(step, args))
+            profiler.step()
+    return _Trace(
+        read_executions(_only(folder, "cpu_op_execute_timestamp_*.txt")),
+        read_memory_record(_only(folder, "cpu_ms_memory_record_*.txt")),
+        spans,
+    )
+
+
+def _only(folder: Path, pattern: str) -> str:
+    found = sorted(folder.glob(f"*/FRAMEWORK/{pattern}"))
+    if len(found) != 1:
+        raise CaptureError(f"expected one {pattern} from the profiler, found {len(found)}")
+    return found[0].read_text()
+
+
+@contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """The profiler's parser reports progress from a child process: only the descriptor reaches it."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def _memory(trace: _Trace) -> tuple[int, int]:
+    """Highest bytes in use within the steps, and lowest: what stays between steps."""
+    used = [bytes_ for start, end in trace.spans for bytes_ in trace.memory.between(start, end)]
+    if not used:
+        raise CaptureError("the memory record has no entry within the steps")
+    return max(used), min(used)
+
+
+def excluded_bytes(profile: Profile) -> int:
+    """Bytes of the storages that the measured peak leaves out: add them before comparing peaks."""
+    kinds = profile.measured.excludes if profile.measured else ()
+
+    def counts(storage: Storage) -> bool:
+        return storage.kind in kinds and storage.resident_at_start
+
+    return sum(storage.bytes for storage in profile.storages if counts(storage))
