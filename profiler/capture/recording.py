@@ -1,0 +1,123 @@
+"""A few steps under MindSpore's CPU profiler: kernels in launch order, and bytes in use over time.
+
+Both files that the profiler writes carry nanoseconds of the wall clock, so kernels, changes of memory and
+whatever the caller stamps with ``time.time_ns`` stand on one axis::
+
+    steps    |------- 0 -------|------- 1 -------|
+    kernels    ==  ===  ====     ==  ===  ====
+    memory     /\_/\__/\         /\_/\__/\
+
+The memory record of a session begins with that of the sessions before it in the process, and the pool is
+that of the whole process: only what lies between a step's stamps belongs to the step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiler.read.cpu_profiler import MemoryRecord, read_executions, read_memory_record
+
+
+class RecordingError(RuntimeError):
+    """The profiler wrote no files that a recording can be made of."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel execution: nanoseconds of the wall clock."""
+
+    start: int
+    end: int
+    name: str
+
+    @property
+    def type(self) -> str:
+        """``Default/net-Net/RealDiv-op1`` -> ``RealDiv``."""
+        return self.name.rsplit("/", 1)[-1].rsplit("-op", 1)[0]
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one step did between ``start`` and ``end`` (ns). ``used``: pool bytes after each change;
+    ``used_before``: pool bytes when the step began."""
+
+    start: int
+    end: int
+    kernels: tuple[Kernel, ...]
+    used: tuple[int, ...]
+    used_before: int
+
+    @property
+    def peak_bytes(self) -> int:
+        return max((self.used_before, *self.used))
+
+
+def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
+    """Calls ``run`` ``steps`` times under the profiler; ``run`` must wait for its results.
+
+    Raises `RecordingError` where the profiler's files are missing.
+    """
+    import mindspore as ms
+    from mindspore.profiler import ProfilerActivity
+
+    stamps: list[tuple[int, int]] = []
+    with tempfile.TemporaryDirectory(prefix="hyperopt-record-") as folder, _profiler_output_on_stderr():
+        session = ms.profiler.profile(
+            activities=[ProfilerActivity.CPU],
+            profile_memory=True,
+            schedule=ms.profiler.schedule(wait=0, warmup=0, active=steps, repeat=1, skip_first=0),
+            on_trace_ready=ms.profiler.tensorboard_trace_handler(folder),
+        )
+        with session:
+            for _ in range(steps):
+                start = time.time_ns()
+                run()
+                stamps.append((start, time.time_ns()))
+                session.step()
+        kernels, memory = _read(Path(folder))
+    return [_step(start, end, kernels, memory) for start, end in stamps]
+
+
+def _read(folder: Path) -> tuple[list[Kernel], MemoryRecord]:
+    times = list(folder.glob("*/FRAMEWORK/cpu_op_execute_timestamp_*.txt"))
+    records = list(folder.glob("*/FRAMEWORK/cpu_ms_memory_record_*.txt"))
+    if len(times) != 1 or len(records) != 1:
+        raise RecordingError(f"expected one file of kernel times and one of memory, got {len(times)} and {len(records)}")
+    executions = read_executions(times[0].read_text())
+    kernels = [Kernel(run.start, run.end, name) for name, runs in executions.items() for run in runs]
+    kernels.sort(key=lambda kernel: kernel.start)
+    return kernels, read_memory_record(records[0].read_text())
+
+
+def _step(start: int, end: int, kernels: list[Kernel], memory: MemoryRecord) -> StepRecord:
+    before = [used for time, used in zip(memory.times, memory.used, strict=True) if time < start]
+    return StepRecord(
+        start=start,
+        end=end,
+        kernels=tuple(kernel for kernel in kernels if start <= kernel.start <= end),
+        used=tuple(memory.between(start, end)),
+        used_before=before[-1] if before else 0,
+    )
+
+
+@contextlib.contextmanager
+def _profiler_output_on_stderr() -> Iterator[None]:
+    """The profiler's parser, a child process, prints a progress bar on standard output, where a command may
+    be printing JSON: file descriptor 1 points at standard error meanwhile."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+        sys.stdout.flush()
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
