@@ -38,8 +38,7 @@ class Copy:
 class Timeline:
     """What a legal plan that fits does in time: nanoseconds and bytes.
 
-    `start`, `end`: per operator of the profile (its original execution). `alloc_peak` is reached at operator
-    `peak_op`. `static_peak_bytes` is the smallest HBM budget with which the plan runs at all, with stalls.
+    `start`, `end`: per operator of the profile (its original execution). The peak is reached at operator `peak_op`. `static_peak_bytes` is the smallest HBM budget with which the plan runs at all, with stalls.
     """
 
     step_ns: int
@@ -71,10 +70,24 @@ def replay(profile: Profile, plan: Plan | None = None, hbm_bytes: int | None = N
     """
     plan = plan or EMPTY
     limit = hbm_bytes if hbm_bytes is not None else plan.budget.hbm_bytes
-    program = program_of(profile)
     script = write_script(profile, plan, limit)
-    baseline = None if plan.residency.empty and limit is None else unlimited_step_ns(profile)
-    return _Clock(program, script, limit).run(baseline)
+    baseline_ns = None if plan.residency.empty and limit is None else unlimited_step_ns(profile)
+    clock = Clock(program_of(profile), script.starts_out, limit)
+    clock.run(script)
+    stall_ns = 0 if baseline_ns is None else clock.step_ns - baseline_ns - clock.recompute_ns
+    return Timeline(
+        step_ns=clock.step_ns,
+        peak_bytes=clock.peak,
+        peak_op=clock.peak_op,
+        stall_ns=stall_ns,
+        recompute_ns=clock.recompute_ns,
+        tier_peak_bytes=script.tier_peak_bytes,
+        static_peak_bytes=script.static_peak,
+        static_peak_op=script.static_peak_op,
+        start=clock.start,
+        end=clock.end,
+        copies=clock.copies,
+    )
 
 
 def unlimited_step_ns(profile: Profile) -> int:
@@ -86,106 +99,101 @@ def unlimited_step_ns(profile: Profile) -> int:
     return found
 
 
-class _Clock:
-    """The second pass. State per storage position, of the block that is in HBM now:
+class Clock:
+    """The second pass: gives each instruction of a script its time.
 
-    `ready`: when its content is there; `busy`: when every access and copy so far has ended; `copied`: when its
-    copy outside HBM is complete.
+    State per storage position, of the block that is in HBM now: `ready`, when its content is there; `busy`, when
+    every access and copy so far has ended; `copied`, when its copy outside HBM is complete. `now` is the latest
+    start or allocation: nothing listed later happens before it. `starts_out`: storages not in HBM at step start.
     """
 
-    def __init__(self, program: Program, script: Script, limit: int | None) -> None:
-        self.program, self.script = program, script
+    def __init__(self, program: Program, starts_out: list[int], limit: int | None) -> None:
+        self.program = program
         self.limit = limit if limit is not None else 1 << 62
         count = len(program.size)
-        self.ready = [0] * count
-        self.busy = [0] * count
-        self.copied = [0] * count
+        self.in_hbm = list(program.resident)
+        for s in starts_out:
+            self.in_hbm[s] = False
+        self.ready, self.busy, self.copied = [0] * count, [0] * count, [0] * count
         self.coming: list[tuple[int, int]] = []  # heap of (time, bytes) of releases under way
-        self.peak, self.peak_op = 0, 0
-        self.copies: list[Copy] = []
+        self.stream_free = [0] * program.streams
         self.link_free: dict[tuple[str, bool], int] = {}
+        self.now = self.last_end = self.step_ns = self.recompute_ns = 0
+        self.start, self.end = [0] * len(program.duration), [0] * len(program.duration)
+        self.copies: list[Copy] = []
+        self.used = program.profile.device.base_bytes
+        self.used += sum(size for size, there in zip(program.size, self.in_hbm, strict=True) if there)
+        self.peak, self.peak_op = self.used, 0
 
-    def run(self, baseline_ns: int | None) -> Timeline:
-        program, script = self.program, self.script
-        ready, busy, coming = self.ready, self.busy, self.coming
-        count = len(program.duration)
-        start_of, end_of = [0] * count, [0] * count
-        stream_free = [0] * program.streams
-        in_hbm = self._initial()
-        now = 0  # the latest start or allocation: nothing listed later happens before it
-        end = recompute_ns = 0
+    def run(self, script: Script) -> None:
         for i, (code, arg, op) in enumerate(zip(script.codes, script.args, script.at, strict=True)):
             if code == EXEC or code == RERUN:
-                stream = program.stream[arg] if code == EXEC else 0
-                start = max(now, stream_free[stream])
-                for s in program.reads[arg]:
-                    if ready[s] > start:
-                        start = ready[s]
-                need = program.workspace[arg]
-                for s in program.writes[arg]:
-                    if not in_hbm[s]:
-                        need += program.size[s]
-                    elif busy[s] > start:
-                        start = busy[s]
-                if need:
-                    start = self._allocate(start, need, op)
-                end = start + program.duration[arg]
-                for s in program.reads[arg]:
-                    if end > busy[s]:
-                        busy[s] = end
-                for s in program.writes[arg]:
-                    ready[s] = end
-                    busy[s] = end if not in_hbm[s] or end > busy[s] else busy[s]
-                    in_hbm[s] = True
-                if program.workspace[arg]:
-                    heappush(coming, (end, program.workspace[arg]))
-                now = start
-                stream_free[stream] = end
-                if code == EXEC:
-                    start_of[arg], end_of[arg] = start, end
-                else:
-                    recompute_ns += program.duration[arg]
+                self.execute(arg, op, code == RERUN)
             elif code == RELEASE:
-                in_hbm[arg] = False
-                heappush(coming, (max(end, busy[arg]), program.size[arg]))
+                self.release(arg)
             elif code == COPY_IN:
-                issue = max(now, stream_free[0])
-                now = self._allocate(issue, program.size[arg], op)
-                in_hbm[arg] = True
-                ready[arg] = busy[arg] = self._copy(i, arg, op, now, max(now, self.copied[arg]))
+                self.copy_in(arg, op, script.tier[i])
             elif code == COPY_OUT:
-                self.copied[arg] = self._copy(i, arg, op, end, max(end, ready[arg]))
-                busy[arg] = max(busy[arg], self.copied[arg])
-        step = max([0, *end_of, *stream_free, *(copy.end for copy in self.copies)])
-        return Timeline(
-            step_ns=step,
-            peak_bytes=self.peak,
-            peak_op=self.peak_op,
-            stall_ns=0 if baseline_ns is None else step - baseline_ns - recompute_ns,
-            recompute_ns=recompute_ns,
-            tier_peak_bytes=script.tier_peak_bytes,
-            static_peak_bytes=script.static_peak,
-            static_peak_op=script.static_peak_op,
-            start=start_of,
-            end=end_of,
-            copies=self.copies,
-        )
+                self.copy_out(arg, op, script.tier[i])
 
-    def _initial(self) -> list[bool]:
-        """What is in HBM at step start; everything resident that the script does not bring in from a tier."""
-        program = self.program
-        in_hbm = list(program.resident)
-        for s in self.script.starts_out:
-            in_hbm[s] = False
-        self.used = program.profile.device.base_bytes
-        self.used += sum(size for size, there in zip(program.size, in_hbm, strict=True) if there)
-        self.peak = self.used
-        return in_hbm
+    def execute(self, executed: int, op: int, again: bool = False) -> None:
+        """Rules 1 and 2: starts when stream, inputs and outputs allow and memory is there."""
+        program, ready, busy, in_hbm = self.program, self.ready, self.busy, self.in_hbm
+        stream = 0 if again else program.stream[executed]
+        reads, writes = program.reads[executed], program.writes[executed]
+        start = max(self.now, self.stream_free[stream])
+        for s in reads:
+            if ready[s] > start:
+                start = ready[s]
+        workspace = need = program.workspace[executed]
+        for s in writes:
+            if not in_hbm[s]:
+                need += program.size[s]
+            elif busy[s] > start:
+                start = busy[s]
+        if need:
+            start = self._allocate(start, need, op)
+        end = start + program.duration[executed]
+        for s in reads:
+            if end > busy[s]:
+                busy[s] = end
+        for s in writes:  # all that was busy in an overwritten block has ended by `start`
+            ready[s] = busy[s] = end
+            in_hbm[s] = True
+        if workspace:
+            heappush(self.coming, (end, workspace))
+        self.now = start
+        self.stream_free[stream] = self.last_end = end
+        if end > self.step_ns:
+            self.step_ns = end
+        if again:
+            self.recompute_ns += program.duration[executed]
+        else:
+            self.start[executed], self.end[executed] = start, end
+
+    def copy_in(self, s: int, op: int, tier: str) -> None:
+        """Rule 3: issued when the compute operator before has ended; its HBM is taken then."""
+        issue = max(self.now, self.stream_free[0])
+        self.now = self._allocate(issue, self.program.size[s], op)
+        self.in_hbm[s] = True
+        end = self._copy(s, op, tier, self.now, max(self.now, self.copied[s]), out=False)
+        self.ready[s] = self.busy[s] = end
+
+    def copy_out(self, s: int, op: int, tier: str) -> None:
+        """Rule 4: issued when the operator has ended, starts when the content is there."""
+        end = self._copy(s, op, tier, self.last_end, max(self.last_end, self.ready[s]), out=True)
+        self.copied[s] = end
+        self.busy[s] = max(self.busy[s], end)
+
+    def release(self, s: int) -> None:
+        """Rules 5 and 7: the block is free when every access and copy of it has ended."""
+        self.in_hbm[s] = False
+        heappush(self.coming, (max(self.last_end, self.busy[s]), self.program.size[s]))
 
     def _allocate(self, at: int, need: int, op: int) -> int:
         """Takes `need` bytes at the first moment from `at` on when they fit; returns that moment.
 
-        `write_script` has made sure that the releases under way make enough room.
+        The script has made sure that the releases under way make enough room.
         """
         coming = self.coming
         while coming and (coming[0][0] <= at or self.used + need > self.limit):
@@ -197,12 +205,12 @@ class _Clock:
             self.peak, self.peak_op = self.used, op
         return at
 
-    def _copy(self, i: int, s: int, op: int, issue: int, earliest: int) -> int:
+    def _copy(self, s: int, op: int, name: str, issue: int, earliest: int, *, out: bool) -> int:
         """Queues one copy, first in first out per link direction (one queue if not duplex); returns its end."""
-        tier = self.program.profile.device.tiers[self.script.tier[i]]
-        out = self.script.codes[i] == COPY_OUT
-        queue = (tier.name, out and tier.duplex)
+        tier = self.program.tiers[name]
+        queue = (name, out and tier.duplex)
         start = max(earliest, self.link_free.get(queue, 0))
         end = self.link_free[queue] = start + tier.copy_ns(self.program.size[s], out=out)
-        self.copies.append(Copy(self.program.profile.storages[s].id, op, tier.name, out, issue, start, end))
+        self.copies.append(Copy(self.program.profile.storages[s].id, op, name, out, issue, start, end))
+        self.step_ns = max(self.step_ns, end)
         return end

@@ -58,6 +58,7 @@ class Program:
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
+        self.tiers = profile.device.tiers
         position = {storage.id: i for i, storage in enumerate(profile.storages)}
         self.position = position
         self.size = [storage.bytes for storage in profile.storages]
@@ -127,7 +128,7 @@ class _Walk:
         self.version = [-1] * count
         # Storages copied, out or back, since their last ordinary access: not to be recomputed too (C17).
         self.copied_since_access: set[int] = set()
-        self.tiers = program.profile.device.tiers
+        self.tiers = program.tiers
         self.tier_budget = plan.budget.tier_bytes(program.profile)
         self.tier_used = dict.fromkeys(self.tiers, 0)
         self.script.tier_peak_bytes = dict.fromkeys(self.tiers, 0)

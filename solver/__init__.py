@@ -1,0 +1,27 @@
+"""Profile + budget -> plan: residency now, placement later. The only folder that imports OR-Tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hyperopt.plan import Plan
+from hyperopt.profile import Profile
+from solver.request import Infeasible, OnProgress, Progress, Request
+from solver.residency.solve import NotPlannable, solve_residency
+
+__all__ = ["Infeasible", "NotPlannable", "Progress", "Request", "solve"]
+
+
+def solve(
+    profile: Profile,
+    request: Request,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = lambda _: None,
+) -> Plan | Infeasible:
+    """The best plan that fits `request`, with a proven bound, or the reasons why there is none.
+
+    Runs in this process (see `solver.child` for one that can be killed). `on_progress` is told of every better
+    plan. Raises `NotPlannable` for a profile without storages.
+    """
+    return solve_residency(profile, request, cancelled, on_progress)

@@ -1,0 +1,51 @@
+"""What is asked of the solver, and the two kinds of answer besides a plan: infeasible, and progress on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hyperopt.plan import Budget, Objective, Plan
+
+
+@dataclass(frozen=True)
+class Request:
+    """Budgets in bytes, `time_limit_s` of wall clock (None: none), `work_limit` in replays and search nodes (None:
+    none; with one and no time limit, the same input and seed give the same plan)."""
+
+    budget: Budget
+    objective: Objective = "min_step_time"
+    time_limit_s: float | None = 60.0
+    work_limit: int | None = None
+    seed: int = 0
+
+
+class Infeasible(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no plan was given, in bytes of HBM.
+
+    Below `lower_bound_bytes` no plan exists (proven); `reachable_bytes` is the smallest budget for which a
+    replayed plan is in hand; None where none is, at any budget of HBM. `operator` sets the bound:
+    {index, name, working_set_bytes}. `reliefs`: what would help, each with the budget it would make reachable.
+    """
+
+    lower_bound_bytes: int
+    reachable_bytes: int | None
+    operator: dict[str, Any]
+    budget_bytes: int
+    reliefs: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The best plan so far: microseconds by replay, the proven bound, and the stage that found it."""
+
+    stage: str
+    step_us: float
+    bound_us: float
+    plan: Plan
+
+
+OnProgress = Callable[[Progress], None]

@@ -1,0 +1,98 @@
+"""From decisions to the plan document's residency part: which actions, where, in which order."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from hyperopt.plan import Action, ActionKind, Recompute, Residency
+from solver.residency.candidates import Move, Rerun
+from solver.residency.problem import Problem
+
+ORDER: dict[ActionKind, int] = {"copy_in": 0, "copy_out": 1, "release": 2, "release_host": 3}
+
+
+def assemble(problem: Problem, moves: Sequence[Move], reruns: Sequence[Rerun]) -> Residency:
+    """The plan's residency for chosen moves and reruns.
+
+    At one operator copies are queued in the order of `moves`. A copy in a tier serves all gaps of a storage up
+    to its next write, and is given up after the last of them.
+    """
+    ids = [storage.id for storage in problem.profile.storages]
+    actions: list[tuple[int, int, int, Action]] = []
+
+    def add(op: int, kind: ActionKind, s: int, order: int, tier: str | None = None) -> None:
+        action = Action(op=op, when="before" if kind == "copy_in" else "after", kind=kind, storage=ids[s], tier=tier)
+        actions.append((op, ORDER[kind], order, action))
+
+    initial = {ids[m.gap.storage]: m.tier for m in moves if m.gap.wraps}
+    order = {id(move): i for i, move in enumerate(moves)}
+    by_storage: dict[int, list[Move]] = defaultdict(list)
+    for move in moves:
+        by_storage[move.gap.storage].append(move)
+    for s, own in by_storage.items():
+        for kind, op, move in _journey(problem, s, own):
+            add(op, kind, s, order[id(move)], move.tier if kind == "copy_out" else None)
+    recompute = []
+    dropped = {(s, leave) for rerun in reruns for s, leave in rerun.drops}
+    for s, leave in sorted(dropped):
+        add(leave, "release", s, len(moves))
+    for rerun in sorted(reruns, key=lambda r: (r.before, r.ops)):
+        recompute.append(Recompute(storage=ids[rerun.target], before_op=rerun.before, ops=rerun.ops))
+    actions.sort(key=lambda entry: entry[:3])
+    return Residency(initial=initial, actions=tuple(action for *_, action in actions), recompute=tuple(recompute))
+
+
+def _journey(problem: Problem, s: int, moves: list[Move]) -> list[tuple[ActionKind, int, Move]]:
+    """Actions of one storage's moves in a step, with copies out only where no valid copy exists."""
+    writers, n = problem.program.writers[s], problem.n
+    wrap = next((m for m in moves if m.gap.wraps), None)
+    middle = sorted((m for m in moves if not m.gap.wraps), key=lambda m: m.gap.after)
+    steps: list[tuple[ActionKind, int, Move]] = []
+    copied_at = -1 if wrap else None  # the copy in a tier was made after this operator
+    away: list[Move] = [*middle]
+    if wrap is not None:
+        if wrap.back < n:
+            steps.append(("copy_in", wrap.back, wrap))
+        if wrap.leave < n:
+            away.append(wrap)
+    arrival = problem.next_compute(wrap.gap.before) if wrap and wrap.back < n else None
+    for i, move in enumerate(away):
+        last = move is wrap
+        if not _valid(writers, copied_at, move.leave):
+            copied_at = move.out
+            steps.append(("copy_out", move.out, move))
+        steps.append(("release", move.leave, move))
+        if last:
+            continue
+        steps.append(("copy_in", move.back, move))
+        arrival = problem.next_compute(min(move.gap.before, n - 1))
+        following = away[i + 1] if i + 1 < len(away) else None
+        keep = following is not None and _valid(writers, copied_at, following.leave)
+        written = _overwritten(writers, move.gap.before, arrival)
+        if not keep and not written and arrival < n and not _dies(problem, s, arrival):
+            steps.append(("release_host", arrival, move))
+            copied_at = None
+    first = away[0] if away else None
+    if wrap is not None and arrival is not None and first is not None:
+        keep = _valid(writers, -1, first.leave)
+        written = _overwritten(writers, wrap.gap.before, arrival)
+        if not keep and not written and arrival < first.out:
+            steps.append(("release_host", arrival, wrap))
+    return steps
+
+
+def _valid(writers: list[int], copied_at: int | None, until: int) -> bool:
+    """Whether a copy made after operator `copied_at` is still good after operator `until`."""
+    return copied_at is not None and not any(copied_at < w <= until for w in writers)
+
+
+def _overwritten(writers: list[int], access: int, until: int) -> bool:
+    """Whether the storage is written from its access on up to `until`, which drops the copy by itself."""
+    return any(access <= w <= until for w in writers)
+
+
+def _dies(problem: Problem, s: int, op: int) -> bool:
+    """Whether the storage is freed at `op` or before, which gives its copy back by itself."""
+    accesses = problem.accesses[s]
+    return not problem.program.stays[s] and bool(accesses) and accesses[-1] <= op

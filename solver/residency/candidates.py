@@ -1,0 +1,196 @@
+"""The single decisions that a plan is made of: move one storage in one gap, or drop storages and recompute them.
+
+A *rerun* is a recompute with all that it implies: which storages are released without a copy and where, which
+operators run again before which, and which other storages must be held in HBM for that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from solver.residency.problem import Gap, Problem
+
+MAX_CHAIN = 64
+"""Operators in one recompute chain. Longer ones save little: their inputs and time grow with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A storage in `tier` during a gap: copied out after `out`, released after `leave`, copied in before `back`."""
+
+    gap: Gap
+    tier: str
+    out: int
+    leave: int
+    back: int
+
+    def off(self) -> list[tuple[int, int]]:
+        if self.gap.wraps:
+            return [(0, self.back), (self.leave + 1, 1 << 62)]
+        return [(self.leave + 1, self.back)]
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """Storages `drops` = ((storage, released after), ...) come back by running `ops` before `before`.
+
+    `target`: the storage that the plan names. `held`: what the operators read and must find in HBM there.
+    `extra_bytes`: more HBM than the dropped storages while the operators run. `duration_ns`: of all of them.
+    """
+
+    target: int
+    drops: tuple[tuple[int, int], ...]
+    ops: tuple[int, ...]
+    before: int
+    held: tuple[int, ...]
+    extra_bytes: int
+    duration_ns: int
+
+
+def moves(problem: Problem) -> list[Move]:
+    """Every gap with every tier that could take it, copied back at the last moment."""
+    return [
+        Move(gap, tier, gap.leave, gap.leave, gap.back)
+        for gap in problem.gaps
+        for tier in problem.tiers
+        if gap.bytes <= problem.tier_bytes[tier]
+    ]
+
+
+def reruns(problem: Problem) -> list[Rerun]:
+    """Every recompute that the profile's marks and its adapter allow."""
+    how = problem.profile.adapter.recompute
+    if how == "none":
+        return []
+    return _layer_reruns(problem) if how == "layer" else _operator_reruns(problem)
+
+
+def _operator_reruns(problem: Problem) -> list[Rerun]:
+    found = []
+    for s, size in enumerate(problem.program.size):
+        if not size or not problem.program.writers[s]:
+            continue
+        for after, before in problem.idle(s):
+            position = problem.last_compute(min(before, problem.n - 1))
+            leave = problem.next_compute(max(after, 0))
+            if after < 0 or before == problem.n or leave + 1 >= position + (position == before):
+                continue
+            rerun = _chain(problem, s, leave, position)
+            if rerun is not None:
+                found.append(rerun)
+    return found
+
+
+def _chain(problem: Problem, s: int, leave: int, before: int) -> Rerun | None:
+    """The shortest list of operators that makes `s` again before `before` from what is alive there."""
+    program = problem.program
+    needed: dict[int, int] = {}  # operator -> how deep in the chain
+    held: set[int] = set()
+    frontier = [(s, program.version_before(s, before))]
+    while frontier:
+        storage, writer = frontier.pop()
+        if writer < 0 or not problem.profile.operators[writer].recomputable or len(needed) >= MAX_CHAIN:
+            return None
+        if writer in needed:
+            continue
+        needed[writer] = len(needed)
+        for read in program.reads[writer]:
+            version = program.version_before(read, writer)
+            if read == s or version != program.version_before(read, before):
+                return None  # updated in place since: its old content is gone for good
+            if _alive(problem, read, before):
+                held.add(read)
+            elif version >= 0 and problem.profile.operators[version].recomputable:
+                frontier.append((read, version))
+            else:
+                held.add(read)  # kept alive until then
+    return _rerun(problem, s, {s: leave}, tuple(sorted(needed)), before, held)
+
+
+def _alive(problem: Problem, s: int, at: int) -> bool:
+    span = problem.alive[s]
+    return span is not None and span[0] <= at < span[1]
+
+
+def _layer_reruns(problem: Problem) -> list[Rerun]:
+    """One rerun a layer: all that its forward operators leave behind for its backward."""
+    forward: dict[str, list[int]] = defaultdict(list)
+    backward: dict[str, int] = {}
+    for k, operator in enumerate(problem.profile.operators):
+        if operator.layer and operator.phase == "forward":
+            forward[operator.layer].append(k)
+        elif operator.layer and operator.phase == "backward":
+            backward.setdefault(operator.layer, k)
+    found = []
+    for layer, ops in forward.items():
+        before = problem.last_compute(backward.get(layer, -1))
+        if before > ops[-1] and all(problem.profile.operators[k].recomputable for k in ops):
+            rerun = _layer_rerun(problem, ops, before)
+            if rerun is not None:
+                found.append(rerun)
+    return found
+
+
+def _layer_rerun(problem: Problem, ops: list[int], before: int) -> Rerun | None:
+    program, last = problem.program, ops[-1]
+    drops: dict[int, int] = {}
+    for s in {s for k in ops for s in program.writes[k]}:
+        later = [k for k in problem.accesses[s] if k > last]
+        if later and later[0] >= before and program.version_before(s, before) <= last and program.size[s]:
+            drops[s] = problem.next_compute(max(k for k in problem.accesses[s] if k <= last))
+    if not drops:
+        return None
+    wanted, needed, held = set(drops), list[int](), set[int]()
+    for k in reversed(ops):  # only what the dropped storages are made from
+        if wanted & set(program.writes[k]):
+            needed.append(k)
+            wanted |= set(program.reads[k])
+    inside = {s for k in needed for s in program.writes[k]}
+    for k in needed:
+        for s in program.reads[k]:
+            if program.version_before(s, k) != program.version_before(s, before):
+                return None
+            if s not in inside or program.version_before(s, k) < ops[0]:
+                held.add(s)
+    target = max(drops, key=lambda s: (program.size[s], -s))
+    return _rerun(problem, target, drops, tuple(reversed(needed)), before, held)
+
+
+def _rerun(
+    problem: Problem, target: int, drops: dict[int, int], ops: tuple[int, ...], before: int, held: set[int]
+) -> Rerun | None:
+    """Completes a rerun with the side effects of its operators; None where they would do harm."""
+    program = problem.program
+    written = {s for k in ops for s in program.writes[k]}
+    all_drops = dict(drops)
+    side_bytes = 0
+    for s in written - drops.keys():
+        if program.stays[s] or any(k >= before for k in problem.accesses[s]):
+            if not _same_version(problem, s, ops, before):
+                return None  # running again would overwrite newer content
+            held.add(s)  # overwritten with the same content: it must not be away just then
+        else:
+            all_drops[s] = problem.next_compute(problem.accesses[s][-1])
+            side_bytes += program.size[s]
+    for s in drops:
+        if not _same_version(problem, s, ops, before):
+            return None
+    if any(leave >= before for leave in all_drops.values()):
+        return None
+    workspace = max(program.workspace[k] for k in ops)
+    return Rerun(
+        target=target,
+        drops=tuple(sorted(all_drops.items())),
+        ops=ops,
+        before=before,
+        held=tuple(sorted(held)),
+        extra_bytes=side_bytes + workspace,
+        duration_ns=sum(program.duration[k] for k in ops),
+    )
+
+
+def _same_version(problem: Problem, s: int, ops: tuple[int, ...], before: int) -> bool:
+    """Whether running `ops` again leaves storage `s` as it is before `before` in the profile."""
+    last_writer = max(k for k in ops if s in problem.program.writes[k])
+    return problem.program.version_before(s, before) == last_writer

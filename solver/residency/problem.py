@@ -1,0 +1,196 @@
+"""A profile and a budget, seen by the solver: where each storage is idle, and how full HBM is at each operator.
+
+A *gap* is a span in which a storage is alive and not accessed, so that it may be elsewhere::
+
+    operators     0    1    2    3    4    5    6    7
+    storage A     W         R                   R            after=2, before=6
+                            leave=2 ........ back=6          off HBM at operators 3, 4, 5
+
+Gaps of storages that are resident at both ends of the step may wrap around it: out at the start (`initial`), back
+before the first access, out again after the last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperopt.plan import Budget
+from hyperopt.profile import COMPUTE, Profile, Tier
+from hyperopt.replay import Timeline, replay
+from hyperopt.script import Program, program_of
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """One idle span of a storage (by position in the profile).
+
+    `after`, `before`: the accesses around it (-1: step start, n: step end). `leave`: first compute operator after
+    which it can be released; `back`: last compute operator before which it can be copied in (n: need not come
+    back). `written`: compute operator after which its content is final, from where it can be copied out.
+    `wraps`: the span goes over the step's end: `leave` is near the end, `back` near the start.
+    """
+
+    storage: int
+    bytes: int
+    after: int
+    before: int
+    leave: int
+    back: int
+    written: int
+    wraps: bool = False
+
+    def off(self) -> list[tuple[int, int]]:
+        """Ranges [first, end) of operators at which the storage is off HBM, with the copy in at `back`."""
+        if self.wraps:
+            return [(0, self.back), (self.leave + 1, np.iinfo(np.int64).max)]
+        return [(self.leave + 1, self.back)]
+
+
+class Problem:
+    """What every part of the residency solver looks up, computed once per profile and budget."""
+
+    def __init__(self, profile: Profile, budget: Budget) -> None:
+        if budget.hbm_bytes is None:
+            raise ValueError("the budget must give hbm_bytes")
+        self.profile, self.budget = profile, budget
+        self.hbm_bytes: int = budget.hbm_bytes
+        self.program: Program = program_of(profile)
+        self.n = len(profile.operators)
+        self.compute = [k for k, o in enumerate(profile.operators) if o.stream == COMPUTE]
+        self.tier_bytes = {name: size for name, size in budget.tier_bytes(profile).items() if size > 0}
+        self.tiers: dict[str, Tier] = {
+            name: tier
+            for name, tier in profile.device.tiers.items()
+            if name in self.tier_bytes and tier.d2h_bytes_per_s > 0 and tier.h2d_bytes_per_s > 0
+        }
+
+    @cached_property
+    def unlimited(self) -> Timeline:
+        """The step without a plan and without a limit of memory."""
+        return replay(self.profile)
+
+    @cached_property
+    def accesses(self) -> list[list[int]]:
+        """Per storage, the operators that access it, in listed order."""
+        found: list[list[int]] = [[] for _ in self.program.size]
+        for op, (reads, writes) in enumerate(zip(self.program.reads, self.program.writes, strict=True)):
+            for s in {*reads, *writes}:
+                found[s].append(op)
+        return found
+
+    def next_compute(self, op: int) -> int:
+        """The first compute operator at or after `op`; n where there is none."""
+        i = bisect_left(self.compute, op)
+        return self.compute[i] if i < len(self.compute) else self.n
+
+    def last_compute(self, op: int) -> int:
+        """The last compute operator at or before `op`; -1 where there is none."""
+        i = bisect_right(self.compute, op)
+        return self.compute[i - 1] if i else -1
+
+    # -- memory in listed order ----------------------------------------------------------------------------
+
+    @cached_property
+    def alive(self) -> list[tuple[int, int] | None]:
+        """Per storage, the operators [first, end) at whose start it takes HBM when nothing is planned."""
+        spans: list[tuple[int, int] | None] = []
+        for s, accesses in enumerate(self.accesses):
+            first = 0 if self.program.resident[s] else (accesses[0] if accesses else None)
+            if first is None:
+                spans.append(None)
+            elif self.program.stays[s] or not accesses:
+                spans.append((first, self.n))
+            else:
+                spans.append((first, accesses[-1] + 1))
+        return spans
+
+    @cached_property
+    def load(self) -> Int64s:
+        """Bytes of HBM needed at each operator when nothing is planned: base, storages, workspace."""
+        steps = np.zeros(self.n + 1, dtype=np.int64)
+        for span, size in zip(self.alive, self.program.size, strict=True):
+            if span is not None:
+                steps[span[0]] += size
+                steps[span[1]] -= size
+        load = np.cumsum(steps)[: self.n] + self.profile.device.base_bytes
+        return np.asarray(load + np.asarray(self.program.workspace, dtype=np.int64), dtype=np.int64)
+
+    @cached_property
+    def working_set(self) -> Int64s:
+        """Bytes without which an operator cannot run: base, what it reads and writes, workspace."""
+        sets = [
+            sum(self.program.size[s] for s in {*reads, *writes})
+            for reads, writes in zip(self.program.reads, self.program.writes, strict=True)
+        ]
+        fixed = np.asarray(self.program.workspace, dtype=np.int64) + self.profile.device.base_bytes
+        return np.asarray(np.asarray(sets, dtype=np.int64) + fixed, dtype=np.int64)
+
+    # -- gaps ----------------------------------------------------------------------------------------------
+
+    def idle(self, s: int) -> list[tuple[int, int]]:
+        """Pairs (after, before) of operators between which storage `s` is alive and not accessed."""
+        accesses = self.accesses[s]
+        if not accesses:
+            return [(-1, self.n)] if self.program.resident[s] else []
+        spans = list(zip(accesses, accesses[1:], strict=False))
+        if self.program.resident[s]:
+            spans.insert(0, (-1, accesses[0]))
+        if self.program.stays[s]:
+            spans.append((accesses[-1], self.n))
+        return spans
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """All spans in which a storage may be in a tier, within what the adapter can do."""
+        if not self.tiers or self.profile.adapter.moves == "none":
+            return []
+        gaps = []
+        for s, storage in enumerate(self.profile.storages):
+            if not storage.offloadable or not storage.bytes:
+                continue
+            if self.profile.adapter.moves == "window" and storage.window is None:
+                continue
+            for after, before in self.idle(s):
+                gap = self._gap(s, after, before)
+                if gap is not None and gap.leave + 1 < gap.back:
+                    gaps.append(gap)
+            wrap = self._wrap(s)
+            if wrap is not None:
+                gaps.append(wrap)
+        return gaps
+
+    def _gap(self, s: int, after: int, before: int) -> Gap | None:
+        low, high = self._window(s)
+        leave = self.next_compute(max(after, low, 0))
+        back = self.last_compute(min(before, high, self.n - 1))
+        written = self.program.writers[s][: bisect_right(self.program.writers[s], after)]
+        final = self.next_compute(max(written[-1] if written else 0, low))
+        return Gap(s, self.program.size[s], after, before, leave, back, min(final, leave))
+
+    def _wrap(self, s: int) -> Gap | None:
+        storage, accesses = self.profile.storages[s], self.accesses[s]
+        if not storage.resident_at_start or self.profile.adapter.moves == "window":
+            return None
+        size = self.program.size[s]
+        if not accesses:
+            return Gap(s, size, -1, self.n, self.n, self.n, self.n, wraps=True)
+        back = self.last_compute(accesses[0])
+        leave = self.next_compute(accesses[-1]) if storage.resident_at_end else self.n
+        written = self.program.writers[s]
+        if back < 0 or (storage.resident_at_end and leave == self.n):
+            return None
+        final = self.next_compute(written[-1]) if written else leave
+        return Gap(s, size, accesses[-1], accesses[0], leave, back, min(final, leave), wraps=True)
+
+    def _window(self, s: int) -> tuple[int, int]:
+        window = self.profile.storages[s].window
+        if self.profile.adapter.moves != "window" or window is None:
+            return -1, self.n
+        return window

@@ -1,0 +1,67 @@
+"""When to stop searching: one small class a criterion.
+
+A criterion is asked with the best step time and the bound (nanoseconds) and answers with the reason to stop, or
+"" to go on. `work` counts replays and search nodes, so that a limit in work is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Criterion(Protocol):
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str: ...
+
+
+class TimeLimit:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.deadline = time.monotonic() + seconds
+
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str:
+        return f"time limit of {self.seconds:g} s" if time.monotonic() >= self.deadline else ""
+
+
+class WorkLimit:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str:
+        return f"work limit of {self.limit}" if work >= self.limit else ""
+
+
+class BoundReached:
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str:
+        return "bound reached" if best_ns is not None and best_ns <= bound_ns else ""
+
+
+class Cancelled:
+    def __init__(self, asked: Callable[[], bool]) -> None:
+        self.asked = asked
+
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str:
+        return "cancelled" if self.asked() else ""
+
+
+class Stop:
+    """Several criteria together with the count of work; the first reason found stays."""
+
+    def __init__(self, *criteria: Criterion) -> None:
+        self.criteria = criteria
+        self.work = 0
+        self.why = ""
+
+    def asked(self, best_ns: int | None, bound_ns: int) -> bool:
+        for criterion in self.criteria:
+            self.why = self.why or criterion.reason(best_ns, bound_ns, self.work)
+        return bool(self.why)
+
+    def seconds_left(self) -> float | None:
+        limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]
+        return max(0.0, min(limits)) if limits else None
+
+    def work_left(self) -> int | None:
+        limits = [c.limit - self.work for c in self.criteria if isinstance(c, WorkLimit)]
+        return max(0, min(limits)) if limits else None
