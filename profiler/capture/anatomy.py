@@ -24,7 +24,7 @@ from typing import Literal
 
 from profiler.read.actors import Kernel, Source
 
-Phase = Literal["forward", "backward", "optimizer"]
+Phase = Literal["forward", "backward", "optimizer", "other"]
 OP_NUMBER = re.compile(r"-op(\d+)$")
 
 
@@ -107,10 +107,11 @@ def flow(order: Iterable[Kernel], base: Mapping[Source, Source]) -> Flow:
 def phases(graph: Flow) -> dict[str, Phase]:
     """Kernel name -> phase.
 
-    Backward is what is scoped ``Gradients`` or computed from it, but not what the compiler moved up
-    into the forward: those kernels (transposed weights, derivatives by saved values) need no gradient,
-    run with the forward and keep memory from there on. Optimizer is what updates parameters, and what
-    only such kernels use.
+    Backward is what is scoped ``Gradients`` or computed from it. Of those kernels some need no gradient
+    and so run with the forward and keep memory from there on: derivatives by saved values count to the
+    forward; what is made of parameters and constants alone (transposed weights) is other, for
+    recomputing a layer does not touch it. Optimizer is what updates parameters, and what only such
+    kernels use.
     """
     found: dict[str, Phase] = {}
     for kernel in graph.order:
@@ -129,7 +130,7 @@ def phases(graph: Flow) -> dict[str, Phase]:
     turn = _turn([kernel.name for kernel in graph.order], found)
     for kernel in graph.order[:turn]:
         if found[kernel.name] == "backward":
-            found[kernel.name] = "forward"
+            found[kernel.name] = "forward" if graph.producers[kernel.name] else "other"
     return found
 
 
@@ -138,7 +139,7 @@ def _turn(order: list[str], found: Mapping[str, Phase]) -> int:
     wrong = sum(found[name] == "forward" for name in order)  # cut before the first: all forward are late
     best, cut = wrong, 0
     for i, name in enumerate(order, 1):
-        wrong += {"forward": -1, "backward": 1, "optimizer": 0}[found[name]]
+        wrong += {"forward": -1, "backward": 1}.get(found[name], 0)
         if wrong < best:
             best, cut = wrong, i
     return cut
@@ -174,7 +175,7 @@ def layers(graph: Flow, phase: Mapping[str, Phase], anatomy: Anatomy) -> tuple[d
             found[kernel.name] = _later_layer(
                 kernel.name, owned[kernel.name], phase, graph, evidence, found, ranks, by_rank
             )
-            if phase[kernel.name] == "forward":
+            if phase[kernel.name] in ("forward", "other"):
                 evidence[kernel.name] = ranks.get(found[kernel.name], 0)
     return found, [name for name, layer in found.items() if layer != scopes[name]]
 
