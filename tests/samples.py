@@ -22,7 +22,7 @@ def worked_example(**run: Any) -> Profile:
             Operator(
                 name=f"op{i}",
                 type="MatMul",
-                duration_us=10_000,
+                duration_us=10_000.0,
                 reads=tuple(reads),
                 writes=tuple(writes),
                 layer=f"layers.{i // 5}",

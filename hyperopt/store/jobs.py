@@ -43,7 +43,7 @@ class EventRecord:
     data: dict[str, Any]
 
 
-def add_job(session: Session, id: str, kind: str, profile_id: str, request: dict[str, Any]) -> None:
+def add_job(session: Session, id: str, kind: str, profile_id: str | None, request: dict[str, Any]) -> None:
     session.add(Job(id=id, kind=kind, profile_id=profile_id, request=request))
     session.flush()
 

@@ -10,13 +10,24 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, defer
 
 from hyperopt.documents import GZIP_MAGIC, ZSTD_MAGIC
 from hyperopt.profile import Profile
 from hyperopt.replay import Timeline
 from hyperopt.store.columns import pack_accesses, pack_times
-from hyperopt.store.tables import Document, OperatorRow, Program, Project, Rank, Run, StorageRow, Timings
+from hyperopt.store.database import Database
+from hyperopt.store.tables import (
+    Document,
+    OperatorRow,
+    Program,
+    Project,
+    Rank,
+    Run,
+    StorageRow,
+    Timings,
+)
 
 
 class ProjectConflict(Exception):
@@ -79,6 +90,23 @@ class StoredDocument:
 def profile_id(digest: str) -> str:
     """The id of the profile with this content: the same content always has the same id."""
     return "profile-" + digest.removeprefix("sha256:")[:20]
+
+
+def keep_profile(
+    database: Database, project: str, profile: Profile, warnings: list[str], raw: bytes, timeline: Timeline
+) -> tuple[str, bool]:
+    """`add_profile` in a transaction of its own, tried again where another one stored the same at that moment."""
+    for _ in range(_TRIES - 1):
+        try:
+            with database.write() as session:
+                return add_profile(session, project, profile, warnings, raw, timeline)
+        except IntegrityError:  # Postgres alone: on SQLite writers come one after the other
+            continue
+    with database.write() as session:
+        return add_profile(session, project, profile, warnings, raw, timeline)
+
+
+_TRIES = 4
 
 
 def add_profile(

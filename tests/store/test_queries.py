@@ -116,7 +116,7 @@ def test_access_frequency_by_kind_and_layer(database: Database, keep: Keep) -> N
 def test_questions_about_an_unknown_profile_have_no_answer(database: Database) -> None:
     with database.read() as session:
         for question in (alive_at_peak, longest_idle, access_frequency):
-            assert question(session, "profile-nobody") is None  # type: ignore[operator]
+            assert question(session, "profile-nobody") is None
 
 
 def test_a_timing_only_profile_cannot_answer_about_memory(database: Database, keep: Keep) -> None:

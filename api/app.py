@@ -1,0 +1,114 @@
+"""The application: endpoints, problem documents, and what lives as long as the server does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from api import jobs, plans, problems, profiles
+from api.engine import DbosEngine
+from api.service import Here, Service
+from api.work import Solve, Worker
+from hyperopt.settings import Settings
+from hyperopt.store import Database, schema
+from hyperopt.store.profiles import count_profiles
+from solver.child import solve_in_child
+
+HEAVY = 2
+"""Uploads unpacked and checked at once: each holds its document, and Python does one at a time anyway."""
+
+health = APIRouter(tags=["health"])
+
+
+class Health(BaseModel):
+    status: str
+    version: str
+    schema_revision: str
+    profiles: int
+    worker: bool
+
+
+@health.get("/v1/healthz", responses=problems.documented())
+def healthz(here: Here) -> Health:
+    """Whether the service and its database answer."""
+    with here.database.read() as session:
+        count = count_profiles(session)
+    revision = schema.current(here.database) or ""
+    return Health(
+        status="ok",
+        version=product_version(),
+        schema_revision=revision,
+        profiles=count,
+        worker=here.engine.works_here,
+    )
+
+
+def open_service(settings: Settings, solve: Solve) -> tuple[Database, DbosEngine]:
+    """The database, up to date, and the job engine on it, at work if the settings say so.
+
+    Raises `schema.SchemaError` or `engine.NameTaken`.
+    """
+    database = Database(settings.store_url)
+    try:
+        schema.make_current(database)
+        worker = Worker(database, solve, settings.solve_memory_bytes)
+        return database, DbosEngine(database, settings, worker.run if settings.worker else None)
+    except BaseException:
+        database.close()
+        raise
+
+
+def create_app(settings: Settings, solve: Solve = solve_in_child) -> FastAPI:
+    """The service for `settings`; at its start the database is brought up to date and the worker started.
+
+    `solve` is how a worker solves: in a child process. Starting raises as `open_service` does.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # In a thread: DBOS refuses to be started on an event loop, and a migration may take its time.
+        database, engine = await to_thread.run_sync(open_service, settings, solve)
+        app.state.service = Service(settings, database, engine, CapacityLimiter(HEAVY))
+        try:
+            yield
+        finally:
+            await to_thread.run_sync(engine.close)
+            database.close()
+
+    app = FastAPI(
+        title="hyperopt",
+        version=product_version(),
+        summary="Memory and placement plans from measured profiles",
+        lifespan=lifespan,
+    )
+    problems.install(app)
+    for router in (profiles.router, plans.router, jobs.router, health):
+        app.include_router(router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """FastAPI's document, with the one schema that only error responses use."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Problem"] = problems.Problem.model_json_schema()
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def product_version() -> str:
+    try:
+        return version("hyperopt-supernode")
+    except PackageNotFoundError:  # run from a source tree
+        return "0"
