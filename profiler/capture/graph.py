@@ -22,11 +22,13 @@ from typing import Any
 import mindspore as ms
 from mindspore import nn
 from mindspore.profiler import ProfilerActivity
+from msgspec import structs
 
 from hyperopt.profile import Adapter, Device, Measured, Profile, Run, Storage, check
+from hyperopt.replay import replay
 from profiler.capture.anatomy import Anatomy
 from profiler.capture.assembly import assemble, launches
-from profiler.capture.host import measure_links, memory_available, memory_total
+from profiler.capture.machine import host_bytes, measured_links
 from profiler.read.actors import ActorSet, Signature, read_actor_set, read_signatures
 from profiler.read.cpu_profiler import Execution, MemoryRecord, read_executions, read_memory_record
 
@@ -53,15 +55,14 @@ def capture_graph(
     steps: int = 7,
     warmup: int = 2,
     hbm_bytes: int | None = None,
-    host_bytes: int | None = None,
     name: str = "",
 ) -> Profile:
     """The profile of ``step(*args)``, which is called ``1 + warmup + 2 x steps`` times.
 
     ``step`` is a Cell (or a function that calls one compiled graph) doing forward, backward and update;
     it trains: parameters change. ``net`` is the network inside, whose cells name the layers.
-    ``hbm_bytes`` and ``host_bytes`` are budgets for the profile's device; by default all memory of this
-    machine, and what is available. Durations are medians over ``steps`` (at least 3).
+    ``hbm_bytes`` is the budget of the profile's device; by default the measured peak with all that the
+    record leaves out. Durations are medians over ``steps`` (at least 3).
 
     Raises ``CaptureError`` outside graph mode, at memory optimisation level O1, for steps of several
     graphs, and where MindSpore writes no dump.
@@ -108,10 +109,10 @@ def capture_graph(
         ),
         device=Device(
             name="cpu",
-            hbm_bytes=memory_total() if hbm_bytes is None else hbm_bytes,
+            hbm_bytes=hbm_bytes or 0,
             base_bytes=max(0, floor - inputs),
-            host_bytes=memory_available() if host_bytes is None else host_bytes,
-            links=measure_links(),
+            host_bytes=host_bytes(),
+            links=measured_links(),
         ),
         operators=assembled.operators,
         storages=assembled.storages,
@@ -124,7 +125,10 @@ def capture_graph(
         adapter=Adapter(name="mindspore-graph", mode="graph", moves="none", recompute="layer"),
     )
     check(profile)
-    return profile
+    if hbm_bytes is not None:
+        return profile
+    whole = max(peak + excluded_bytes(profile), replay(profile).peak_bytes)
+    return structs.replace(profile, device=structs.replace(profile.device, hbm_bytes=whole))
 
 
 def anatomy_of(net: Any) -> Anatomy:

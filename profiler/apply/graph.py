@@ -1,0 +1,171 @@
+"""Plan -> a network in graph mode: ``Cell.recompute()`` on the layers that the plan recomputes whole.
+
+Graph mode on a CPU can do nothing else: moves are ignored there without a word, or fail inside the
+compiler. So everything else in a plan is refused by name, before anything is changed. Nothing is taken on
+trust: the network is compiled before, to compare it with the profile, and after, to see that the compiler
+did what was asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import mindspore as ms
+
+from hyperopt.plan import Plan
+from hyperopt.profile import Profile
+from profiler.apply.fingerprint import differences, structure_of_graph, structure_of_profile
+from profiler.capture.graph import compile_and_read
+
+ADAPTER = "mindspore-graph"
+
+
+class PlanRefused(RuntimeError):
+    """The plan was not applied; ``reasons`` holds every single one. Nothing has been changed."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        self.reasons = tuple(reasons)
+        super().__init__(f"plan refused, {len(reasons)} reasons: " + "; ".join(reasons))
+
+
+class PlanIgnored(RuntimeError):
+    """MindSpore accepted what the plan asks for and compiled a graph without it."""
+
+
+@dataclass(frozen=True)
+class LayerRecompute:
+    """One layer of the plan: which operators (by place in the profile) run again to bring which storages back."""
+
+    layer: str
+    operators: tuple[int, ...]
+    storages: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class GraphLog:
+    """What was done: each layer of the plan was given to ``Cell.recompute()``; nothing else was.
+
+    ``kernels_before`` and ``kernels_after`` count the launched kernels of the compiled step; their
+    difference is what the compiler recomputes (the plan's operators, but for those it could merge or move).
+    """
+
+    recomputed: tuple[LayerRecompute, ...]
+    kernels_before: int
+    kernels_after: int
+
+
+def apply_graph(step: Any, *args: Any, net: Any, plan: Plan, profile: Profile) -> GraphLog:
+    """Makes ``step(*args)`` follow ``plan``, which was made for ``profile``.
+
+    ``step`` is a Cell around ``net``. It is compiled twice, not run: no parameter changes, and its next call
+    uses the second compilation. Raises ``PlanRefused`` with all reasons at once: parts of the plan that graph
+    mode cannot do, a plan for another profile or mode, a program that is not the profiled one (differences
+    named). Raises ``PlanIgnored`` where the compiler recomputes nothing.
+    """
+    layers, reasons = planned_layers(plan, profile)
+    cells = dict(net.cells_and_names())
+    reasons += [
+        f"layer {layer.layer!r} is no cell of the network" for layer in layers if layer.layer not in cells
+    ]
+    if ms.get_context("mode") != ms.GRAPH_MODE:
+        reasons.append("MindSpore is not in graph mode, in which the profile was captured")
+    if reasons:
+        raise PlanRefused(reasons)
+    with TemporaryDirectory(prefix="hyperopt-") as folder:
+        graph, _ = compile_and_read(step, args, Path(folder) / "before", run=False)
+        if found := differences(structure_of_profile(profile), structure_of_graph(graph)):
+            raise PlanRefused([f"the program is not the one profiled: {difference}" for difference in found])
+        before = sum(kernel.launched for kernel in graph.kernels)
+        if not layers:
+            return GraphLog((), before, before)
+        for layer in layers:
+            cells[layer.layer].recompute()
+        graph, _ = compile_and_read(step, args, Path(folder) / "after", run=False)
+        after = sum(kernel.launched for kernel in graph.kernels)
+    if after <= before:
+        raise PlanIgnored(
+            f"{[layer.layer for layer in layers]} set to recompute, but the graph has {after} kernels"
+        )
+    return GraphLog(tuple(layers), before, after)
+
+
+def planned_layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[str]]:
+    """The layers that a plan recomputes, and all reasons why graph mode cannot follow it."""
+    reasons: list[str] = []
+    if profile.adapter.name != ADAPTER:
+        reasons.append(
+            f"the profile was captured for {profile.adapter.name or 'no adapter'!r}, not for {ADAPTER!r}"
+        )
+    if plan.profile_digest and plan.profile_digest != profile.digest:
+        reasons.append(f"the plan is for profile {plan.profile_digest}, not for {profile.digest}")
+    if plan.sharding is not None:
+        reasons.append("sharding")
+    if plan.stages is not None:
+        reasons.append("stages")
+    names = {storage.id: storage.name for storage in profile.storages}
+    residency = plan.residency
+    reasons += [
+        f"storage {id} ({names.get(id, '?')}) starts in tier {tier!r}"
+        for id, tier in residency.initial.items()
+    ]
+    layers, more = _layers(plan, profile)
+    reasons += more
+    rebuilt = {id for layer in layers for id in layer.storages}
+    for action in residency.actions:
+        where = (
+            f"storage {action.storage} ({names.get(action.storage, '?')}) {action.when} operator {action.op}"
+        )
+        if action.kind != "release":
+            reasons.append(f"{action.kind} of {where}")
+        elif action.storage not in rebuilt:
+            reasons.append(f"release of {where}, which no recompute of a layer brings back")
+    return layers, reasons
+
+
+def _layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[str]]:
+    operators = profile.operators
+    by_layer: dict[str, set[int]] = {}
+    reasons: list[str] = []
+    for number, entry in enumerate(plan.residency.recompute):
+        if outside := [op for op in entry.ops if op >= len(operators)]:
+            reasons.append(f"recompute {number} lists operators {outside}, which the profile does not have")
+            continue
+        found = {operators[op].layer for op in entry.ops}
+        if len(found) != 1 or "" in found or any(operators[op].phase != "forward" for op in entry.ops):
+            reasons.append(
+                f"recompute {number} is not of the forward operators of one layer: {sorted(found)}"
+            )
+            continue
+        by_layer.setdefault(found.pop(), set()).update(entry.ops)
+    released = {action.storage for action in plan.residency.actions if action.kind == "release"}
+    layers: list[LayerRecompute] = []
+    for layer, ops in by_layer.items():
+        written = {id for op in ops for id in operators[op].writes}
+        if kept := sorted(_dropped_by_cell(profile, layer) - released):
+            reasons.append(
+                f"layer {layer!r} in parts: storages {kept} would be kept, Cell.recompute() drops them"
+            )
+        layers.append(LayerRecompute(layer, tuple(sorted(ops)), tuple(sorted(written))))
+    return layers, reasons
+
+
+def _dropped_by_cell(profile: Profile, layer: str) -> set[int]:
+    """Storages that recomputing the whole layer drops: what its forward leaves for its backward alone."""
+    mine = {i for i, o in enumerate(profile.operators) if o.layer == layer and o.phase == "forward"}
+    start = min(
+        (i for i, o in enumerate(profile.operators) if o.layer == layer and o.phase == "backward"), default=0
+    )
+    written = {id for i in mine for id in profile.operators[i].writes}
+    used_later: set[int] = set()
+    for i, operator in enumerate(profile.operators):
+        touched = operator.accesses & written
+        if i in mine or not touched:
+            continue
+        if i < start:
+            written -= touched
+        else:
+            used_later |= touched
+    return written & used_later
