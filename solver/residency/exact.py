@@ -34,19 +34,27 @@ class TooLarge(Exception):
 class _Label:
     """A partial plan: places of all storages, HBM taken in listed order, clock, and the actions so far."""
 
-    __slots__ = ("clock", "gone", "places", "taken", "trail")
+    __slots__ = ("clock", "gone", "orders", "places", "taken", "trail")
 
     def __init__(
         self, places: list[Place], gone: list[bool], taken: int, clock: Clock, trail: tuple[object, ...]
     ) -> None:
         self.places, self.gone, self.taken, self.clock, self.trail = places, gone, taken, clock, trail
+        self.orders = 0
+
+    def order(self, op: int, kind: ActionKind, s: int, tier: str = "") -> None:
+        """Notes an action; the trail is shared with the label that this one was forked from."""
+        self.trail = (self.trail, (op, kind, s, tier))
+        self.orders += 1
 
     def fork(self) -> _Label:
         clock = copy(self.clock)
         for name in ("in_hbm", "ready", "busy", "copied", "coming", "stream_free", "copies"):
             setattr(clock, name, getattr(clock, name).copy())
         clock.link_free = clock.link_free.copy()
-        return _Label(self.places.copy(), self.gone.copy(), self.taken, clock, self.trail)
+        fork = _Label(self.places.copy(), self.gone.copy(), self.taken, clock, self.trail)
+        fork.orders = self.orders
+        return fork
 
     def actions(self) -> list[tuple[int, ActionKind, int, str]]:
         found: list[tuple[int, ActionKind, int, str]] = []
@@ -123,7 +131,7 @@ class _Search:
                 if not layer:
                     break
             done = [label for label in layer if self._ends_well(label, initial)]
-            last = min(done, key=lambda label: (label.clock.step_ns, len(label.actions())), default=None)
+            last = min(done, key=lambda label: (label.clock.step_ns, label.orders), default=None)
             if last is not None and last.clock.step_ns < self.best_ns:
                 self.best_ns = last.clock.step_ns
                 best = self._residency(last, initial), self.best_ns
@@ -196,8 +204,12 @@ class _Search:
         return [label for front in fronts.values() for label in front]
 
     def _keep(self, front: list[_Label], label: _Label) -> None:
-        if any(_no_later(other, label) for other in front):
-            return
+        """Adds a label unless one in the front does as well; of equals the one with fewer actions stays."""
+        for i, other in enumerate(front):
+            if _no_later(other, label):
+                if other.orders > label.orders and _no_later(label, other):
+                    front[i] = label
+                return
         front[:] = [other for other in front if not _no_later(label, other)]
         front.append(label)
 
@@ -220,7 +232,7 @@ class _Search:
         label.taken += size
         label.places[s] = (True, tier)
         label.clock.copy_in(s, op, tier)
-        label.trail = (label.trail, (op, "copy_in", s, tier))
+        label.order(op, "copy_in", s, tier)
         return True
 
     def _execute(self, label: _Label, op: int) -> bool:
@@ -274,15 +286,15 @@ class _Search:
                     for s, tier in outs:
                         branch.clock.copy_out(s, op, tier)
                         branch.places[s] = (True, tier)
-                        branch.trail = (branch.trail, (op, "copy_out", s, tier))
+                        branch.order(op, "copy_out", s, tier)
                     for s in (*leaving, *sorted(forced)):
                         if branch.places[s][0]:
                             branch.gone[s] = not branch.places[s][1]
                             self._leave(branch, s)
-                            branch.trail = (branch.trail, (op, "release", s, ""))
+                            branch.order(op, "release", s)
                     for s in given:
                         branch.places[s] = (True, "")
-                        branch.trail = (branch.trail, (op, "release_host", s, ""))
+                        branch.order(op, "release_host", s)
                     yield branch
 
     def _may_leave(self, s: int, op: int) -> bool:

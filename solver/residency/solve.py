@@ -13,7 +13,7 @@ from itertools import combinations
 import msgspec
 
 from hyperopt.legality import IllegalPlan, OutOfMemory
-from hyperopt.plan import Bound, Budget, Plan, Predicted
+from hyperopt.plan import Bound, Budget, Plan
 from hyperopt.profile import Profile
 from hyperopt.script import write_script
 from solver.request import Infeasible, OnProgress, Progress, Request
@@ -21,6 +21,7 @@ from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES, compatible
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import Move, Rerun, moves, reruns
+from solver.residency.document import predicted
 from solver.residency.exact import TooLarge, best_plan
 from solver.residency.explain import explain
 from solver.residency.incumbent import Incumbent, Trial
@@ -199,21 +200,13 @@ def _plan(problem: Problem, request: Request, incumbent: Incumbent, trial: Trial
         bound_ns = timeline.step_ns
     optimal = timeline.step_ns <= bound_ns
     reason = "exhausted" if exact else incumbent.stop.why or "no improvement"
-    baseline = problem.unlimited
     plan = Plan(
         profile_digest=problem.profile.digest,
         program_digest=problem.profile.program_digest,
         budget=Budget(hbm_bytes=problem.hbm_bytes, tiers=problem.budget.tier_bytes(problem.profile)),
         objective=request.objective,
         residency=trial.residency,
-        predicted=Predicted(
-            step_us=timeline.step_us,
-            peak_bytes=timeline.peak_bytes,
-            stall_us=timeline.stall_us,
-            tier_peak_bytes=timeline.tier_peak_bytes,
-            baseline_step_us=baseline.step_us,
-            baseline_peak_bytes=baseline.peak_bytes,
-        ),
+        predicted=predicted(problem, timeline),
         bound=Bound(
             step_us=bound_ns / 1000,
             gap=(timeline.step_ns - bound_ns) / bound_ns if bound_ns else 0.0,

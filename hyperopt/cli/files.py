@@ -1,0 +1,228 @@
+"""Commands on files alone, without a server: plan, replay, validate, baseline."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from hyperopt import plan as plans
+from hyperopt import profile as profiles
+from hyperopt.documents import DocumentError, canonical, write
+from hyperopt.legality import IllegalPlan, OutOfMemory, Violation
+from hyperopt.plan import Budget, Plan
+from hyperopt.profile import Profile
+
+INFEASIBLE = 3
+VIOLATIONS = 1
+BAD_INPUT = 64
+
+ProfilePath = Annotated[Path, typer.Argument(metavar="PROFILE", help="hyperopt.profile/1, plain, .gz or .zst")]
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="hyperopt.plan/1, plain, .gz or .zst")]
+HbmBytes = Annotated[int, typer.Option("--hbm-bytes", min=0, help="budget of fast memory, in bytes")]
+TierBytes = Annotated[
+    list[str] | None, typer.Option("--tier-bytes", metavar="NAME=N", help="budget of a tier; may be repeated")
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="where to write the plan; .gz and .zst compress")]
+AsJson = Annotated[bool, typer.Option("--json", help="answer in JSON on standard output")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("plan")(plan)
+    app.command("replay")(replay)
+    app.command("validate")(validate)
+    app.command("baseline")(baseline)
+
+
+def plan(
+    profile: ProfilePath,
+    hbm_bytes: HbmBytes,
+    tier_bytes: TierBytes = None,
+    objective: Annotated[str, typer.Option(help="min_step_time, min_peak or pareto")] = "min_step_time",
+    time_limit: Annotated[float, typer.Option(min=0, help="seconds")] = 60.0,
+    work_limit: Annotated[
+        int | None, typer.Option(min=1, help="replays and search steps; makes the plan reproducible")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="of the search")] = 0,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> int:
+    """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON."""
+    from solver import NotPlannable, Request, solve
+
+    document = read_profile(profile)
+    budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
+    request = Request(
+        budget, _objective(objective), time_limit_s=time_limit, work_limit=work_limit, seed=seed
+    )
+    try:
+        answer = solve(document, request)
+    except NotPlannable as refused:
+        raise DocumentError("$.storages", str(refused), "capture with memory profiling on") from refused
+    if not isinstance(answer, Plan):
+        print(msgspec.json.encode(answer).decode())
+        reachable = "unknown" if answer.reachable_bytes is None else f"{answer.reachable_bytes}"
+        say(f"no plan fits {hbm_bytes} bytes: at least {answer.lower_bound_bytes} are needed; reachable: {reachable}")
+        return INFEASIBLE
+    emit_plan(answer, output, as_json)
+    return 0
+
+
+def replay(
+    profile: ProfilePath,
+    plan: Annotated[Path | None, typer.Argument(metavar="[PLAN]", help="none: nothing planned")] = None,
+    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, help="instead of the plan's budget")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Step time and peak of a profile under a plan (simulated). Exit 3: out of memory; 64: the plan is illegal."""
+    from hyperopt.replay import replay as run
+
+    document, order = read_profile(profile), read_plan(plan) if plan else None
+    try:
+        timeline = run(document, order, hbm_bytes)
+    except OutOfMemory as short:
+        oom = {"op": short.op, "short_bytes": short.short_bytes, "tier": short.tier}
+        answer = {"step_us": None, "peak_bytes": None, "stall_us": None, "tier_peak_bytes": None, "feasible": False}
+        _answer({**answer, "oom": oom}, str(short), as_json)
+        return INFEASIBLE
+    except IllegalPlan as illegal:
+        _answer({"feasible": False, "violations": [_violation(illegal.violation)]}, str(illegal), as_json)
+        return BAD_INPUT
+    figures = {
+        "step_us": timeline.step_us,
+        "peak_bytes": timeline.peak_bytes,
+        "stall_us": timeline.stall_us,
+        "tier_peak_bytes": timeline.tier_peak_bytes,
+        "feasible": True,
+    }
+    _answer(
+        figures,
+        f"step {timeline.step_us / 1000:.3f} ms, stall {timeline.stall_us / 1000:.3f} ms, "
+        f"peak {timeline.peak_bytes / 2**20:.2f} MiB at operator {timeline.peak_op} (simulated)",
+        as_json,
+    )
+    return 0
+
+
+def validate(
+    profile: ProfilePath,
+    plan: PlanPath,
+    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, help="instead of the plan's budget")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Name every violation of a plan. Exit 1 if there is any."""
+    from hyperopt.validate import validate as judge
+
+    document, order = read_profile(profile), read_plan(plan)
+    if order.program_digest not in ("", document.program_digest):
+        say("the plan was made for another program (program_digest differs)")
+    found = judge(document, order, hbm_bytes)
+    if as_json:
+        print(msgspec.json.encode([_violation(v) for v in found]).decode())
+    else:
+        for v in found:
+            print(f"{v.code}: {v.message}")
+        print(f"{len(found)} violations" if found else "valid")
+    return VIOLATIONS if found else 0
+
+
+def baseline(
+    name: Annotated[str, typer.Argument(help="keep-all, longest-gap, offload-all or recompute-all")],
+    profile: ProfilePath,
+    hbm_bytes: HbmBytes,
+    tier_bytes: TierBytes = None,
+    output: Output = None,
+    as_json: AsJson = False,
+) -> int:
+    """The plan of a named rule of thumb. Exit 3 if it runs out of memory."""
+    from solver.residency.baselines import BASELINES
+    from solver.residency.rival import rival_plan
+
+    document = read_profile(profile)
+    if name not in BASELINES:
+        raise typer.BadParameter(f"no baseline {name!r}; there are {', '.join(BASELINES)}", param_hint="NAME")
+    budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
+    try:
+        answer = rival_plan(document, name, budget)
+    except OutOfMemory as short:
+        oom = {"op": short.op, "short_bytes": short.short_bytes, "tier": short.tier}
+        print(msgspec.json.encode({"baseline": name, "feasible": False, "oom": oom}).decode())
+        say(f"{name}: {short}")
+        return INFEASIBLE
+    emit_plan(answer, output, as_json)
+    return 0
+
+
+# -- reading and answering ---------------------------------------------------------------------------------
+
+
+def read_profile(path: Path) -> Profile:
+    """A checked profile from a file; warnings go to standard error."""
+    document, warnings = profiles.load(path.read_bytes())
+    for warning in warnings:
+        say(f"{path.name}: {warning}")
+    return document
+
+
+def read_plan(path: Path) -> Plan:
+    document, warnings = plans.load(path.read_bytes())
+    for warning in warnings:
+        say(f"{path.name}: {warning}")
+    return document
+
+
+def tier_budgets(profile: Profile, given: list[str] | None) -> dict[str, int]:
+    """`NAME=N` options as bytes per tier."""
+    budgets = {}
+    for text in given or ():
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise typer.BadParameter(f"{text!r} is not NAME=BYTES", param_hint="--tier-bytes")
+        if name not in profile.device.tiers:
+            known = ", ".join(profile.device.tiers)
+            raise typer.BadParameter(f"the profile has no tier {name!r}; it has {known}", param_hint="--tier-bytes")
+        budgets[name] = int(size)
+    return budgets
+
+
+def _objective(text: str) -> Any:
+    try:
+        return msgspec.convert(text, plans.Objective)
+    except msgspec.ValidationError:
+        known = "min_step_time, min_peak, pareto"
+        raise typer.BadParameter(f"{text!r} is not one of {known}", param_hint="--objective") from None
+
+
+def emit_plan(answer: Plan, output: Path | None, as_json: bool) -> None:
+    """The plan to a file with a summary on standard output, or the plan itself on standard output."""
+    if output is None:
+        print(canonical(answer).decode())
+        return
+    write(answer, output)
+    assert answer.predicted is not None
+    bound = answer.bound
+    summary: dict[str, Any] = {"plan": str(output), "plan_id": answer.plan_id}
+    summary |= {"predicted": answer.predicted, "bound": bound}
+    before, after = answer.predicted.baseline_peak_bytes, answer.predicted.peak_bytes
+    line = (
+        f"{output}: peak {before / 2**20:.2f} -> {after / 2**20:.2f} MiB, step "
+        f"{answer.predicted.baseline_step_us / 1000:.3f} -> {answer.predicted.step_us / 1000:.3f} ms (simulated)"
+    )
+    if bound is not None:
+        line += f"; at most {100 * bound.gap:.2f} % above the bound, {bound.status}"
+    _answer(summary, line, as_json)
+
+
+def _answer(figures: dict[str, Any], line: str, as_json: bool) -> None:
+    print(msgspec.json.encode(figures).decode() if as_json else line)
+
+
+def _violation(v: Violation) -> dict[str, Any]:
+    return {"code": str(v.code), "op": v.op, "storage": v.storage, "message": v.message}
+
+
+def say(line: str) -> None:
+    print(f"hyperopt: {line}", file=sys.stderr)
