@@ -1,72 +1,101 @@
-"""Is this the program that was profiled? Compared without regard to order, differences by name.
+"""Is this still the model that was profiled? A dry forward pass, compared operator by operator.
 
-The order in which the runtime starts kernels varies from run to run, so the program digest of a profile is
-no key to a compiled graph. What must agree are the kernels by name, and per kernel the sizes of all that it
-reads and writes, its workspace and its shapes.
+The pass runs the network once under dispatch and without gradients: nothing is saved, little memory is used, no
+weight changes (random states are put back). Names, shapes and types of what the dispatcher shows must be those
+of the profile's forward operators of the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import difflib
+from typing import Any
 
-from hyperopt.profile import IDLE, Operator, Profile, Storage
-from profiler.capture.anatomy import Anatomy
-from profiler.capture.assembly import assemble, launches
-from profiler.read.actors import ActorSet
-from profiler.read.cpu_profiler import Execution
+from hyperopt.profile import IDLE, Profile
+from profiler.capture.observation import tensors_in
+from profiler.capture.program import UNSEEN
 
-MAX_NAMED = 8
-"""Differences named one by one; the others are counted."""
+Mark = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
+"""Name, output shapes, output types of one operator."""
 
-
-@dataclass(frozen=True)
-class Shape:
-    """What an operator is, apart from its name: bytes of each storage read and written, and workspace."""
-
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    workspace: int
-
-    def __str__(self) -> str:
-        return f"reads {list(self.reads)}, writes {list(self.writes)}, workspace {self.workspace} bytes"
+SHOWN = 8
+"""Differences named in a refusal; the rest is counted."""
 
 
-def structure_of_profile(profile: Profile) -> dict[str, Shape]:
-    """Operator name -> what it is."""
-    return _structure(profile.operators, profile.storages)
-
-
-def structure_of_graph(graph: ActorSet) -> dict[str, Shape]:
-    """The same for a compiled graph that has not run: the compiler's order will do."""
-    unrun = {kernel.name: [Execution(i, i)] for i, kernel in enumerate(graph.kernels) if kernel.launched}
-    nobody = Anatomy(frozenset(), frozenset(), {})
-    assembled = assemble(graph, launches(graph, unrun, 1), {}, nobody, frozenset(), 0.0, 1)
-    return _structure(assembled.operators, assembled.storages)
-
-
-def _structure(operators: tuple[Operator, ...], storages: tuple[Storage, ...]) -> dict[str, Shape]:
-    size = {storage.id: storage.bytes for storage in storages}
-    return {
-        operator.name: Shape(
-            tuple(sorted(size[id] for id in operator.reads)),
-            tuple(sorted(size[id] for id in operator.writes)),
-            operator.workspace_bytes,
-        )
-        for operator in operators
-        if operator.type != IDLE
-    }
-
-
-def differences(profiled: Mapping[str, Shape], compiled: Mapping[str, Shape]) -> list[str]:
-    """What is gone, new or changed, by name; empty where the programs agree."""
-    found = [f"{name} is gone" for name in sorted(profiled.keys() - compiled.keys())]
-    found += [f"{name} is new" for name in sorted(compiled.keys() - profiled.keys())]
-    found += [
-        f"{name} was {profiled[name]}, is {compiled[name]}"
-        for name in sorted(profiled.keys() & compiled.keys())
-        if profiled[name] != compiled[name]
+def recorded_forward(profile: Profile) -> list[Mark]:
+    """The network's forward operators as the dispatcher showed them."""
+    return [
+        (operator.type, operator.shapes, operator.dtypes)
+        for operator in profile.operators
+        if operator.phase == "forward"
+        and operator.type != IDLE
+        and not operator.name.startswith((UNSEEN, "outside/", "backward/"))
     ]
-    if len(found) > MAX_NAMED:
-        found = [*found[:MAX_NAMED], f"and {len(found) - MAX_NAMED} more"]
+
+
+def updates_while_forward(profile: Profile) -> list[str]:
+    """Forward operators that write what outlives the step (running means): a dry pass would write it twice."""
+    kept = {storage.id for storage in profile.storages if storage.resident_at_start}
+    return [o.name for o in profile.operators if o.phase == "forward" and kept.intersection(o.writes)]
+
+
+def forward_marks(net: Any, inputs: tuple[Any, ...]) -> list[Mark]:
+    """One forward pass of ``net.construct(*inputs)``, without gradients, as marks."""
+    import mindspore as ms
+
+    marks: list[Mark] = []
+
+    class Dispatch(ms.MsDispatchMode):  # type: ignore[misc, name-defined, unused-ignore]
+        def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
+            given = {int(tensor.untyped_storage().data_ptr()) for tensor in tensors_in([*args, *(kwargs or {}).values()])}
+            result = func(*args, **(kwargs or {}))
+            outputs = list(tensors_in(result))
+            if any(int(tensor.untyped_storage().data_ptr()) not in given for tensor in outputs):
+                marks.append(
+                    (
+                        str(func.name),
+                        tuple(tuple(tensor.shape) for tensor in outputs),
+                        tuple(str(tensor.dtype).lower() for tensor in outputs),
+                    )
+                )
+            return result
+
+    random = ms.get_rng_state()
+    try:
+        with _no_grad()(), Dispatch():
+            net.construct(*inputs)
+    finally:
+        ms.set_rng_state(random)
+    return marks
+
+
+def differences(recorded: list[Mark], now: list[Mark]) -> list[str]:
+    """What has changed, in words; empty if nothing has."""
+    if recorded == now:
+        return []
+    found = []
+    if len(recorded) != len(now):
+        found.append(f"the model has changed: {len(recorded)} forward operators were recorded, now there are {len(now)}")
+    matcher = difflib.SequenceMatcher(a=recorded, b=now, autojunk=False)
+    changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]
+    for _, a, b, c, d in changes[:SHOWN]:
+        found.append(f"the model has changed at forward operator {a}: recorded {_words(recorded[a:b])}, now {_words(now[c:d])}")
+    if len(changes) > SHOWN:
+        found.append(f"the model has changed in {len(changes) - SHOWN} more places")
     return found
+
+
+def _words(marks: list[Mark]) -> str:
+    if not marks:
+        return "nothing"
+    name, shapes, types = marks[0]
+    first = f"{name} -> {', '.join(f'{list(shape)} {type}' for shape, type in zip(shapes, types, strict=False))}"
+    return first if len(marks) == 1 else f"{first} and {len(marks) - 1} more"
+
+
+def _no_grad() -> Any:
+    """MindSpore's context without gradients; it has no public name and moved between versions."""
+    try:
+        from mindspore.graph.api import _no_grad as context
+    except ImportError:
+        from mindspore.common.api import _no_grad as context
+    return context

@@ -30,6 +30,9 @@ from profiler.capture.recording import Kernel
 UNSEEN = "unseen/"
 """Prefix of the names of operators that the dispatcher does not show."""
 
+NETWORK = "net"
+"""Stands for the network's own cell in the names of operators."""
+
 POOL_UNIT = 512
 """Bytes that MindSpore's CPU pool rounds a block up to (read off its record: 4 bytes take 512)."""
 
@@ -64,14 +67,14 @@ class Step:
     dtypes: tuple[str, ...] = ()
     saves: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
+    saved_by: list[int] = field(default_factory=list)
+    """For each load, the step after which it was saved."""
 
 
 @dataclass
 class Program:
     steps: list[Step]
     blocks: list[Block]
-    first_saves_lost: int
-    """Saves before the first operator; they have no place to stand."""
     never_loaded: int
     unclaimed: Counter[str]
     """Unseen kernels whose output no later operator showed."""
@@ -100,11 +103,11 @@ class _Assembly:
         self.steps: list[Step] = []
         self.blocks: list[Block] = []
         self.by_address: dict[int, Block] = {}
-        self.saved: dict[int, int] = {}
+        self.saved: dict[int, tuple[int, int]] = {}
         self.loaded: set[int] = set()
-        self.pending_loads: list[int] = []
+        self.pending_loads: list[tuple[int, int]] = []
         self.unclaimed: list[Step] = []
-        self.first_saves_lost = 0
+        self.early_saves: list[int] = []
 
     def program(self) -> Program:
         owned, hidden = _owners(self.observation.calls, self.kernels)
@@ -126,7 +129,6 @@ class _Assembly:
         return Program(
             steps=self.steps,
             blocks=self.blocks,
-            first_saves_lost=self.first_saves_lost,
             never_loaded=len(self.saved) - len(self.loaded),
             unclaimed=Counter(step.type for step in self.unclaimed),
         )
@@ -185,18 +187,18 @@ class _Assembly:
 
     def _save(self, save: Save) -> None:
         block = self._read(save.tensor, save)
-        self.saved[save.ordinal] = block
-        if self.steps:
-            self.steps[-1].saves.append(block)
-        else:
-            self.first_saves_lost += 1
+        self.saved[save.ordinal] = block, max(len(self.steps) - 1, 0)
+        (self.steps[-1].saves if self.steps else self.early_saves).append(block)
 
     def _load(self, load: Load) -> None:
         self.loaded.add(load.ordinal)
         self.pending_loads.append(self.saved[load.ordinal])
 
     def _append(self, step: Step) -> Step:
-        step.loads, self.pending_loads = self.pending_loads, []
+        step.loads = [block for block, _ in self.pending_loads]
+        step.saved_by = [saver for _, saver in self.pending_loads]
+        self.pending_loads = []
+        step.saves, self.early_saves = self.early_saves, []  # before the first operator: counted with it
         self.steps.append(step)
         return step
 
@@ -217,9 +219,10 @@ class _Assembly:
 
 
 def operator_name(step: Step, number: int) -> str:
-    """``blocks.0.feed/MatMulExt-op37``; the number is the operator's place among those with kernels or copies."""
-    where = "/".join(part for part in (step.cell or "", f"{step.type}-op{number}") if part)
-    return f"{UNSEEN}{where}" if step.unseen else where
+    """``blocks.0.feed/MatMulExt-op37``: cell (``net`` for the network itself), or ``backward``, or ``outside`` of
+    both; and the operator's place in the program. ``unseen/`` stands before what the dispatcher does not show."""
+    where = (step.cell or NETWORK) if step.place == "forward" else step.place
+    return f"{UNSEEN if step.unseen else ''}{where}/{step.type}-op{number}"
 
 
 def _owners(calls: list[Call], kernels: tuple[Kernel, ...]) -> tuple[Mapping[int, tuple[int, ...]], list[int]]:

@@ -282,21 +282,15 @@ def _phases(program: Program) -> list[Phase]:
 
 
 def _layers(program: Program, anatomy: Anatomy, phases: list[Phase]) -> list[str]:
-    """A backward operator has no cell: it belongs to the layer of the value that was loaded last."""
-    makers: dict[int, str] = {}
+    """A backward operator has no cell: it belongs to the layer that saved what was loaded last."""
     layers: list[str] = []
-    current = ""
     for step, phase in zip(program.steps, phases, strict=True):
         if phase == "forward":
-            current = anatomy.layer(step.cell) if step.cell else ""
-            makers.update(dict.fromkeys([*step.saves, *step.writes], current))
-            makers.update({id: current for id in step.saves})
+            layers.append(anatomy.layer(step.cell) if step.cell else "")
         elif phase == "backward":
-            known = [makers[id] for id in step.loads if id in makers]
-            current = known[0] if known else current
+            layers.append(layers[step.saved_by[0]] if step.saved_by else layers[-1] if layers else "")
         else:
-            current = ""
-        layers.append(current)
+            layers.append("")
     return layers
 
 
@@ -385,8 +379,6 @@ def _notes(program: Program, times: _Times, storages: list[Storage]) -> list[str
         notes.append(f"taken for constants, maker not seen: {len(constants)} storages, {size} bytes")
     if program.never_loaded:
         notes.append(f"saved for backward and never fetched: {program.never_loaded}")
-    if program.first_saves_lost:
-        notes.append(f"saved before the first operator: {program.first_saves_lost}")
     if times.scaled != 1.0:
         notes.append(f"kernel times exceed the plain step: scaled by {times.scaled:.4f}")
     return notes
