@@ -1,13 +1,11 @@
-"""The application: endpoints, problem documents, and what lives as long as the server does."""
+"""The application: the service behind it, its endpoints, its errors."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -50,44 +48,31 @@ def healthz(here: Here) -> Health:
     )
 
 
-def open_service(settings: Settings, solve: Solve) -> tuple[Database, DbosEngine]:
-    """The database, up to date, and the job engine on it, at work if the settings say so.
+def open_service(settings: Settings, solve: Solve = solve_in_child) -> Service:
+    """The database, up to date, and the job engine on it, at work if the settings say so; to be closed.
 
-    Raises `schema.SchemaError` or `engine.NameTaken`.
+    `solve` is how a worker solves: in a child process. Raises `schema.SchemaError` or `engine.NameTaken`. Not
+    for an event loop: DBOS refuses to be started on one.
     """
     database = Database(settings.store_url)
     try:
         schema.make_current(database)
         worker = Worker(database, solve, settings.solve_memory_bytes)
-        return database, DbosEngine(database, settings, worker.run if settings.worker else None)
+        engine = DbosEngine(database, settings, worker.run if settings.worker else None)
     except BaseException:
         database.close()
         raise
+    return Service(settings, database, engine, CapacityLimiter(HEAVY))
 
 
-def create_app(settings: Settings, solve: Solve = solve_in_child) -> FastAPI:
-    """The service for `settings`; at its start the database is brought up to date and the worker started.
-
-    `solve` is how a worker solves: in a child process. Starting raises as `open_service` does.
-    """
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # In a thread: DBOS refuses to be started on an event loop, and a migration may take its time.
-        database, engine = await to_thread.run_sync(open_service, settings, solve)
-        app.state.service = Service(settings, database, engine, CapacityLimiter(HEAVY))
-        try:
-            yield
-        finally:
-            await to_thread.run_sync(engine.close)
-            database.close()
-
+def create_app(service: Service | None) -> FastAPI:
+    """The application over an open service, which it does not close. None: only for its OpenAPI document."""
     app = FastAPI(
         title="hyperopt",
         version=product_version(),
         summary="Memory and placement plans from measured profiles",
-        lifespan=lifespan,
     )
+    app.state.service = service
     problems.install(app)
     for router in (profiles.router, plans.router, jobs.router, health):
         app.include_router(router)

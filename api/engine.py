@@ -1,8 +1,8 @@
 """Durable jobs: the port that the endpoints use, and DBOS Transact behind it.
 
-A job is a row in our own database (`hyperopt.store.jobs`) and, under the same id, a DBOS workflow that carries
-nothing but that id. DBOS answers one question, "whose turn is it, and did the worker die?"; requests, progress,
-results and requests to cancel are ours. Why so, and what was measured: docs/why/jobs.md.
+A job is a row in our own database (`hyperopt.store.jobs`) and, under the same id, a DBOS workflow that
+carries nothing but that id. DBOS answers one question, "whose turn is it, and did the worker die?"; requests,
+progress, results and requests to cancel are ours. Why so, and what was measured: docs/why/jobs.md.
 
 ::
 
@@ -31,10 +31,10 @@ APPLICATION = "hyperopt"
 QUEUE = "jobs"
 WORKFLOW = "job"
 # DBOS runs a workflow only on the application version it was queued for, by default a hash of the code: an
-# upgrade would strand every queued job. Ours is fixed; a job is one idempotent call, whichever version runs it.
+# upgrade would strand every queued job. Ours is fixed; a job is one idempotent call, whoever runs it.
 VERSION = "1"
-# A job that has brought down its worker so many times is given up. The solve runs in a child that may die alone,
-# so this is for restarts of the service, not for solves that run out of memory.
+# A job that has brought down its worker so many times is given up. The solve runs in a child that may die
+# alone, so this is for restarts of the service, not for solves that run out of memory.
 MAX_ATTEMPTS = 50
 POLL_S = 0.2
 
@@ -69,8 +69,8 @@ class JobEngine(Protocol):
 class Interrupted(BaseException):
     """Leaves a running job unfinished because its worker is shutting down.
 
-    Not an `Exception`, because DBOS records every Exception as the job's result; so the job stays as it is, and
-    is started again with the next worker of this name.
+    Not an `Exception`, because DBOS records every Exception as the job's result; so the job stays as it is,
+    and is started again with the next worker of this name.
     """
 
 
@@ -79,7 +79,7 @@ Run = Callable[[str, Callable[[], bool]], None]
 
 
 class DbosEngine:
-    """Jobs on DBOS. With `run`, this process is also a worker; there is at most one such engine in a process."""
+    """Jobs on DBOS. With `run`, this process is also a worker; a process has at most one such engine."""
 
     def __init__(self, database: Database, settings: Settings, run: Run | None = None) -> None:
         self.database = database
@@ -103,7 +103,7 @@ class DbosEngine:
             self._work(settings, run)
 
     def start(self, kind: str, profile_id: str | None, request: dict[str, Any]) -> str:
-        """Accepts a job and returns its id: from here on it will be done, whatever happens to this process."""
+        """Accepts a job and returns its id: from now on it will be done, whatever happens to this process."""
         id = f"job-{uuid.uuid4().hex}"
         with self.database.write() as session:
             jobs.add_job(session, id, kind, profile_id, request)
@@ -119,7 +119,7 @@ class DbosEngine:
         return JobStatus(job, self._state(job), None if last is None else last.data)
 
     def cancel(self, id: str) -> JobStatus | None:
-        """Asks a job to stop. One in the queue will not be solved; a running one ends with its best plan so far."""
+        """Asks a job to stop. In the queue it will not be solved; running it ends with its best plan so far."""
         with self.database.write() as session:
             jobs.request_cancel(session, id)
         return self.status(id)

@@ -19,7 +19,7 @@ JobId = Annotated[str, Path(description="job-...", max_length=64)]
 
 
 class Job(BaseModel):
-    """A job. An infeasible budget is an answer like any other: state `succeeded`, result status `infeasible`."""
+    """A job. "Infeasible" is an answer like any other: state `succeeded`, result status `infeasible`."""
 
     id: str
     kind: str
@@ -33,8 +33,9 @@ class Job(BaseModel):
     finished_at: datetime | None
     progress: dict[str, Any] | None = Field(description="The newest report")
     result: dict[str, Any] | None = Field(
-        description="Once finished: {status: planned, plan_id, predicted, bound}, {status: infeasible, infeasible: "
-        "{lower_bound_bytes, reachable_bytes, operator, reliefs}}, {status: cancelled | failed, reason}"
+        description="Once finished: {status: planned, plan_id, predicted, bound}, {status: infeasible, "
+        "infeasible: {lower_bound_bytes, reachable_bytes, operator, reliefs}}, or "
+        "{status: cancelled | failed, reason}"
     )
     plan: str | None = Field(description="Address of the plan")
 

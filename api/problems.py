@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem documents: what is wrong, where, and what to do about it.
 
-Whatever goes wrong, the answer is `application/problem+json` with the same members, so that a client needs one
-piece of code for all of it.
+Whatever goes wrong, the answer is `application/problem+json` with the same members, so that a client needs
+one piece of code for all of it.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ Name = Annotated[str, Query(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 _MAGIC = {"gzip": GZIP_MAGIC, "x-gzip": GZIP_MAGIC, "zstd": ZSTD_MAGIC}
 _MEDIA = {"identity": "application/json", "gzip": "application/gzip", "zstd": "application/zstd"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_DOCUMENT = {media: _BINARY for media in _MEDIA.values()}
+_DOCUMENT = dict.fromkeys(_MEDIA.values(), _BINARY)
 _BODY = {"requestBody": {"required": True, "content": {**_DOCUMENT, "application/octet-stream": _BINARY}}}
 
 
@@ -238,7 +238,7 @@ def accesses(id: ProfileId, here: Here) -> Accesses:
 async def validate_plan(id: ProfileId, request: Request, here: Here) -> Verdict:
     """Checks a `hyperopt.plan/1` document against a profile: every violation by name.
 
-    A plan whose recomputes need each other's results orders nothing that could be done at all, and is refused.
+    A plan whose recomputes need each other's results orders nothing that could be done, and is refused.
     """
     with tempfile.TemporaryFile(dir=_upload_folder(here)) as file:
         await _receive(request, file, here.settings.max_upload_bytes)

@@ -22,6 +22,11 @@ class Service:
     engine: JobEngine
     heavy: CapacityLimiter
 
+    def close(self) -> None:
+        """Interrupts running jobs, which the next worker of this name goes on with."""
+        self.engine.close()
+        self.database.close()
+
 
 def _service(request: Request) -> Service:
     service = request.app.state.service

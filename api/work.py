@@ -1,7 +1,7 @@
 """What a job does when its turn comes: read the request, solve in a child process, store the answer.
 
-A job may be run again after a crash, so everything it leaves behind is written in one transaction at its end, and
-a job already finished returns at once.
+A job may be run again after a crash, so everything it leaves behind is written in one transaction at its end,
+and a job already finished returns at once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Worker:
         self.database, self.solve, self.memory_limit_bytes = database, solve, memory_limit_bytes
 
     def run(self, id: str, stopping: Callable[[], bool]) -> None:
-        """Does job `id` to its end. Raises `Interrupted` when `stopping()`, leaving the job to be run again."""
+        """Does job `id` to its end. Raises `Interrupted` when `stopping()`: the job is to be run again."""
         with self.database.write() as session:
             job = jobs.start_job(session, id)
         if job.outcome is not None:

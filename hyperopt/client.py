@@ -32,8 +32,8 @@ CHUNK = 1 << 20
 class ServiceError(Exception):
     """What the service, or the way to it, answered with.
 
-    `status` is the HTTP status, 0 where there was no answer; `type`, `title`, `detail`, `field` and `remedy` are
-    those of the problem document (docs/reference/http.md).
+    `status` is the HTTP status, 0 where there was no answer; `type`, `title`, `detail`, `field` and `remedy`
+    are those of the problem document (docs/reference/http.md).
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ServiceError(Exception):
 
 
 class Client:
-    """A connection to one server. `plan_cache` keeps fetched plans in a folder, so that they survive the process.
+    """A connection to one server. `plan_cache`: a folder in which fetched plans survive the process.
 
     `url`: None for the setting HYPEROPT_SERVER_URL. `timeout_s`: of one request without any sign of life.
     """
@@ -72,7 +72,7 @@ class Client:
         self._http.close()
 
     def upload(self, source: Path | bytes, project: str = "default") -> Json:
-        """Uploads a profile document (plain, gzip or zstd), streamed when `source` is a file; returns its summary."""
+        """Uploads a profile document (plain, gzip, zstd), a file as a stream; returns its summary."""
         body = _chunks(source) if isinstance(source, Path) else source
         headers = {"Content-Type": "application/octet-stream"}
         return self._json("POST", "/v1/profiles", params={"project": project}, content=body, headers=headers)

@@ -66,7 +66,7 @@ def _about(read: Callable[[str], Any], shown: str, help: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the service runs with. Sizes in bytes, times in seconds; the variable of `port` is `HYPEROPT_PORT`."""
+    """What the service runs with. Sizes in bytes, times in seconds; `port` is `HYPEROPT_PORT`, and so on."""
 
     data_dir: Path = field(
         default_factory=_home,
@@ -85,8 +85,8 @@ class Settings:
         metadata=_about(
             str,
             "sqlite:///DATA_DIR/jobs.sqlite",
-            "Database of the job queue. Where DATABASE_URL is Postgres, the default is that same database (DBOS "
-            "keeps to a schema of its own, `dbos`).",
+            "Database of the job queue. Where DATABASE_URL is Postgres, the default is that same database "
+            "(DBOS keeps to a schema of its own, `dbos`).",
         ),
     )
     host: str = field(

@@ -1,1 +1,1 @@
-"""Alembic migrations of the database (`hyperopt db upgrade`). Run by `hyperopt.store.schema`, never by hand."""
+"""Alembic migrations of the database, run by `hyperopt db upgrade` (`hyperopt.store.schema`)."""

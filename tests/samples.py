@@ -13,7 +13,9 @@ MIB = 1024**2
 
 
 def worked_example(**run: Any) -> Profile:
-    """Ten operators of 10 ms; A 512 MiB 0 -> 9, B 128 MiB 2 -> 7, C 128 MiB 4 -> 5. Peak 768 MiB at operator 4."""
+    """Ten operators of 10 ms; A 512 MiB 0 -> 9, B 128 MiB 2 -> 7, C 128 MiB 4 -> 5. Peak 768 MiB at operator
+    4.
+    """
     accesses = {0: ([], [0]), 2: ([], [1]), 4: ([], [2]), 5: ([2], []), 7: ([1], []), 9: ([0], [])}
     operators = []
     for i in range(10):
@@ -48,7 +50,7 @@ def worked_example(**run: Any) -> Profile:
 def random_profile(
     seed: int, operators: int = 12, storages: int = 8, streams: tuple[str, ...] = ("compute", "comm")
 ) -> Profile:
-    """A profile that `hyperopt.profile.check` accepts, of any shape: several streams, parameters, zero times."""
+    """A profile that `hyperopt.profile.check` accepts: several streams, parameters, zero times and sizes."""
     rng = random.Random(seed)
     table = [
         Storage(

@@ -63,7 +63,10 @@ def serve(
     try:
         url = "http://{}:{}".format(*listening.getsockname()[:2])
         where = {"url": url, "database": _shown(service.database), "worker": settings.worker}
-        print(json.dumps(where) if as_json else f"hyperopt serves {url} (database {where['database']})", flush=True)
+        print(
+            json.dumps(where) if as_json else f"hyperopt serves {url} (database {where['database']})",
+            flush=True,
+        )
         server = uvicorn.Server(uvicorn.Config(create_app(service), log_level="warning"))
         server.run(sockets=[listening])
     finally:
@@ -168,16 +171,17 @@ def _shown(database: Database) -> str:
 def _clear_errors() -> Iterator[None]:
     """What can be wrong with settings, database or names, in one line and exit 64."""
     try:
-        from alembic.util import CommandError
-
         from api.engine import NameTaken
         from hyperopt.store.database import CannotConnect
         from hyperopt.store.schema import SchemaError
     except ImportError as error:
-        say(f"the service is not installed here ({error.name} is missing): pip install 'hyperopt-supernode[server]'")
+        say(
+            f"the service is not installed here ({error.name} is missing): "
+            "pip install 'hyperopt-supernode[server]'"
+        )
         raise typer.Exit(BAD_INPUT) from error
     try:
         yield
-    except (SettingError, SchemaError, NameTaken, CannotConnect, CommandError) as error:
+    except (SettingError, SchemaError, NameTaken, CannotConnect) as error:
         say(str(error))
         raise typer.Exit(BAD_INPUT) from error

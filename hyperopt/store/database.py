@@ -1,8 +1,8 @@
 """The engine, and the two kinds of transaction.
 
 SQLite is set up for a service: write-ahead log, so that readers never wait for a writer; foreign keys on; and
-a writer takes the write lock at its beginning, because a read transaction that turns into a write fails at once
-with "database is locked" when somebody else has written meanwhile.
+a writer takes the write lock at its beginning, because a read transaction that turns into a write fails at
+once with "database is locked" when somebody else has written meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -21,16 +22,27 @@ _BUSY_MS = 60_000
 """How long a writer waits for another: storing a profile of 10^6 operators takes some twenty seconds."""
 
 
+class CannotConnect(Exception):
+    """There is no such database, or it does not let us in."""
+
+
 class Database:
-    """A database by SQLAlchemy URL. `Database("sqlite:////var/lib/hyperopt/hyperopt.sqlite")` creates the file
-    (and its folder) at the first transaction, but no tables: see `schema.upgrade`."""
+    """A database by SQLAlchemy URL. `Database("sqlite:////var/lib/hyperopt/hyperopt.sqlite")` creates the
+    file (and its folder) at the first transaction, but no tables: see `schema.upgrade`. Raises
+    `CannotConnect`.
+    """
 
     def __init__(self, url: str) -> None:
-        self.url = make_url(url)
+        try:
+            self.url = make_url(url)
+            if self.url.drivername == "postgresql":  # SQLAlchemy would take psycopg2, which is not installed
+                self.url = self.url.set(drivername="postgresql+psycopg")
+            self.engine: Engine = create_engine(self.url)
+        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+            raise CannotConnect(f"not a database URL: {error} (HYPEROPT_DATABASE_URL)") from error
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         if self.is_sqlite and self.url.database:
             Path(self.url.database).parent.mkdir(parents=True, exist_ok=True)
-        self.engine: Engine = create_engine(self.url)
         if self.is_sqlite:
             event.listen(self.engine, "connect", _prepare_sqlite)
             event.listen(self.engine, "begin", _begin_sqlite)
@@ -47,6 +59,17 @@ class Database:
         """One transaction: all of it is kept when the block ends, nothing when it raises."""
         with Session(self.writing, expire_on_commit=False) as session, session.begin():
             yield session
+
+    def check(self) -> None:
+        """Raises `CannotConnect` when the database cannot be opened."""
+        try:
+            self.engine.connect().close()
+        except DatabaseError as error:
+            shown = self.url.render_as_string(hide_password=True)
+            reason = str(error.orig).strip().partition("\n")[0]
+            raise CannotConnect(
+                f"cannot open the database {shown}: {reason} (HYPEROPT_DATABASE_URL)"
+            ) from error
 
     def close(self) -> None:
         self.engine.dispose()

@@ -1,6 +1,6 @@
 """Jobs as the database knows them: the request, progress, and what came of it.
 
-Whether an unfinished job is queued or running is the job engine's knowledge; here is only what must outlive it.
+Whether an unfinished job is queued or running is for the job engine to say; here is what must outlive it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def list_jobs(session: Session, profile_id: str | None = None, limit: int = 50) 
 
 
 def start_job(session: Session, id: str) -> JobRecord:
-    """Notes one more attempt at the job, unless it is finished or cancelled already; returns it as it is now."""
+    """Notes one more attempt at the job, unless it is finished or cancelled; returns it as it is now."""
     row = session.get_one(Job, id)
     if row.finished_at is None and row.cancel_requested_at is None:
         row.started_at = now()

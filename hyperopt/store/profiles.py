@@ -42,8 +42,8 @@ class ProjectConflict(Exception):
 class ProfileSummary:
     """What is known of a stored profile without reading its document. Bytes and microseconds.
 
-    `peak_bytes`, `peak_op`, `step_us` are of the replay without a plan; None for a timing-only profile (the step
-    excepted). `measured` is what the source itself measured.
+    `peak_bytes`, `peak_op`, `step_us` are of the replay without a plan; None for a timing-only profile (the
+    step excepted). `measured` is what the source itself measured.
     """
 
     id: str
@@ -95,7 +95,7 @@ def profile_id(digest: str) -> str:
 def keep_profile(
     database: Database, project: str, profile: Profile, warnings: list[str], raw: bytes, timeline: Timeline
 ) -> tuple[str, bool]:
-    """`add_profile` in a transaction of its own, tried again where another one stored the same at that moment."""
+    """`add_profile` in a transaction of its own, tried again where another stored the same just then."""
     for _ in range(_TRIES - 1):
         try:
             with database.write() as session:
@@ -112,11 +112,11 @@ _TRIES = 4
 def add_profile(
     session: Session, project: str, profile: Profile, warnings: list[str], raw: bytes, timeline: Timeline
 ) -> tuple[str, bool]:
-    """Stores a checked profile with the bytes it came from and its replay; returns its id, and whether it is new.
+    """Stores a checked profile, the bytes it came from and its replay; returns its id, and whether it is new.
 
-    A profile already stored is left as it is. Raises `ProjectConflict` when it is stored in another project, and
-    SQLAlchemy's `IntegrityError` when another transaction has stored the same project, program or profile at the
-    same moment: try again.
+    A profile already stored is left as it is. Raises `ProjectConflict` when it is stored in another project,
+    and SQLAlchemy's `IntegrityError` when another transaction has stored the same project, program or profile
+    at the same moment: try again.
     """
     id = profile_id(profile.digest)
     home = session.scalar(
@@ -240,7 +240,7 @@ def _storage_rows(program: int, profile: Profile) -> Iterator[dict[str, Any]]:
             accesses[id].append(2 * position + (id in writes))
             if operator.layer:
                 layers.setdefault(id, operator.layer)
-    reads = {id: 0 for id in accesses}
+    reads = dict.fromkeys(accesses, 0)
     for operator in profile.operators:
         for id in set(operator.reads):
             reads[id] += 1

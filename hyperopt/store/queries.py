@@ -1,4 +1,4 @@
-"""What people ask of a stored profile: what fills memory at the peak, what lies idle, what is touched how often.
+"""What people ask of a profile: what fills memory at the peak, what lies idle, what is touched how often.
 
 All three answer from rows and time columns; no document is decoded.
 """
@@ -39,7 +39,7 @@ class AliveStorage:
 class Peak:
     """HBM at the instant of the replayed peak: `base_bytes` + `workspace_bytes` + all storages alive then.
 
-    `storages` are the largest first, at most as many as asked for; `alive_count` and `alive_bytes` are of all.
+    `storages` are the largest first, at most as many as asked for; `alive_count` and `alive_bytes` of all.
     """
 
     peak_op: int
@@ -58,8 +58,8 @@ class Peak:
 class IdleStorage:
     """The longest time that a storage lies untouched in HBM: after operator `after_op` until `before_op`.
 
-    None for the step's start and end; where `wraps`, the idle time runs over the step's end into the next step.
-    `byte_seconds` = bytes x seconds: what keeping it there costs.
+    None for the step's start and end; where `wraps`, the idle time runs over the step's end into the next
+    step. `byte_seconds` = bytes x seconds: what keeping it there costs.
     """
 
     storage: int
@@ -77,8 +77,9 @@ class IdleStorage:
 
 @dataclass(frozen=True)
 class AccessFrequency:
-    """Storages of one kind in one layer. `reads`, `writes`: per step. `frequency`: in which share of the observed
-    steps, over all stored profiles of the program, they were touched; None where no profile says."""
+    """Storages of one kind in one layer. `reads`, `writes`: per step. `frequency`: in which share of the
+    observed steps, over all stored profiles of the program, they were touched; None where no profile says.
+    """
 
     kind: str
     layer: str
@@ -218,7 +219,7 @@ def _longest_gap(
 
 
 def access_frequency(session: Session, profile_id: str) -> list[AccessFrequency] | None:
-    """How often storages are touched, by kind and layer, most bytes first; None if there is no such profile."""
+    """How often storages are touched, by kind and layer, most bytes first; None: no such profile."""
     rank = _rank(session, profile_id)
     if rank is None:
         return None

@@ -1,8 +1,8 @@
 """Bringing the database's tables up to date, or back.
 
 The migrations are a package of their own, found where it is installed, so that no configuration file and no
-working folder matter. A whole upgrade is one transaction, and on SQLite it holds the write lock from the start:
-of two servers that start at once, the second finds the work done.
+working folder matter. A whole upgrade is one transaction, and on SQLite it holds the write lock from the
+start: of two servers that start at once, the second finds the work done.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def downgrade(database: Database, revision: str) -> None:
 
 
 def current(database: Database) -> str | None:
-    """The revision that the database is at; None when it is empty."""
+    """The revision that the database is at; None when it is empty. Raises `database.CannotConnect`."""
+    database.check()
     with database.engine.connect() as connection:
         return MigrationContext.configure(connection).get_current_revision()
 
@@ -51,8 +52,8 @@ def newest() -> str:
 def make_current(database: Database) -> None:
     """What a server does at its start: SQLite is upgraded, any other database only when it is empty.
 
-    Raises `SchemaError`: on a server database that others use, an upgrade is somebody's decision; and a database
-    newer than the program is never touched.
+    Raises `SchemaError`: on a server database that others use, an upgrade is somebody's decision; and a
+    database newer than the program is never touched.
     """
     at = current(database)
     if at == newest():
@@ -64,8 +65,8 @@ def make_current(database: Database) -> None:
         )
     if at is not None and not database.is_sqlite:
         raise SchemaError(
-            f"the database is at revision {at}, this program needs {newest()}: stop the other servers, then run "
-            "`hyperopt db upgrade`"
+            f"the database is at revision {at}, this program needs {newest()}: stop the other servers, "
+            "then run `hyperopt db upgrade`"
         )
     upgrade(database)
 
@@ -78,6 +79,7 @@ def differences(database: Database) -> list[Any]:
 
 def _run(database: Database, direction: str, revision: str) -> None:
     config = _config()
+    database.check()
     try:
         with database.writing.begin() as connection:
             config.attributes["connection"] = connection

@@ -123,10 +123,10 @@ class OperatorRow(Base):
 class StorageRow(Base):
     """One device allocation of a program.
 
-    `alive_from`, `alive_until`: first and last operator position of its lifetime (0 and the last operator where
-    it is resident at the start or end of the step). `layer`: that of the first operator with one that touches
-    it. `accesses`: uint32 array, 2 x operator position, + 1 where the operator writes it. `steps_observed`,
-    `steps_accessed`: sums over all stored profiles of the program.
+    `alive_from`, `alive_until`: first and last operator position of its lifetime (0 and the last operator
+    where it is resident at the start or end of the step). `layer`: that of the first operator with one that
+    touches it. `accesses`: uint32 array, 2 x operator position, + 1 where the operator writes it.
+    `steps_observed`, `steps_accessed`: sums over all stored profiles of the program.
     """
 
     __tablename__ = "storages"
@@ -213,7 +213,7 @@ class Rank(Base):
 
 
 class Timings(Base):
-    """One rank's times per operator, int64 arrays: durations, and replayed starts and ends from step start."""
+    """One rank's times per operator, int64 arrays: durations; replayed starts and ends from step start."""
 
     __tablename__ = "timings"
 

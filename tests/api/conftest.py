@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import uvicorn
 
-from api.app import create_app
+from api.app import create_app, open_service
 from api.problems import MEDIA_TYPE, Problem
 from api.work import Solve
 from hyperopt import profile as profiles
@@ -68,8 +68,10 @@ def fake_solve(
 @contextmanager
 def serving(settings: Settings, solve: Solve = fake_solve) -> Iterator[str]:
     """A server on a free port, its URL; shut down in good order at the end."""
-    app = create_app(settings, solve)
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning", lifespan="on"))
+    service = open_service(settings, solve)
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_level="warning")
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -81,10 +83,11 @@ def serving(settings: Settings, solve: Solve = fake_solve) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+        service.close()
 
 
 class Documented:
-    """Checks an answer against the OpenAPI document: is this status of this address documented, and of this type?"""
+    """Checks answers against the OpenAPI document: are status and media type documented for the address?"""
 
     def __init__(self, document: Json) -> None:
         self.paths = {
