@@ -17,18 +17,12 @@ import mindspore as ms
 
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
-from profiler.apply.fingerprint import differences, structure_of_graph, structure_of_profile
+from profiler.apply.capability import PlanRefused
+from profiler.apply.structure import differences, structure_of_graph, structure_of_profile
+from profiler.apply.log import ActionRecord, ExecutionLog
 from profiler.capture.graph import compile_and_read
 
 ADAPTER = "mindspore-graph"
-
-
-class PlanRefused(RuntimeError):
-    """The plan was not applied; ``reasons`` holds every single one. Nothing has been changed."""
-
-    def __init__(self, reasons: list[str]) -> None:
-        self.reasons = tuple(reasons)
-        super().__init__(f"plan refused, {len(reasons)} reasons: " + "; ".join(reasons))
 
 
 class PlanIgnored(RuntimeError):
@@ -37,38 +31,28 @@ class PlanIgnored(RuntimeError):
 
 @dataclass(frozen=True)
 class LayerRecompute:
-    """One layer of the plan: which operators (by place in the profile) run again to bring which storages back."""
+    """One layer of the plan: operators (places in the profile) that run again, storages they bring back."""
 
     layer: str
     operators: tuple[int, ...]
     storages: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class GraphLog:
-    """What was done: each layer of the plan was given to ``Cell.recompute()``; nothing else was.
-
-    ``kernels_before`` and ``kernels_after`` count the launched kernels of the compiled step; their
-    difference is what the compiler recomputes (the plan's operators, but for those it could merge or move).
-    """
-
-    recomputed: tuple[LayerRecompute, ...]
-    kernels_before: int
-    kernels_after: int
-
-
-def apply_graph(step: Any, *args: Any, net: Any, plan: Plan, profile: Profile) -> GraphLog:
+def apply_graph(step: Any, *args: Any, net: Any, plan: Plan, profile: Profile) -> ExecutionLog:
     """Makes ``step(*args)`` follow ``plan``, which was made for ``profile``.
 
     ``step`` is a Cell around ``net``. It is compiled twice, not run: no parameter changes, and its next call
-    uses the second compilation. Raises ``PlanRefused`` with all reasons at once: parts of the plan that graph
-    mode cannot do, a plan for another profile or mode, a program that is not the profiled one (differences
-    named). Raises ``PlanIgnored`` where the compiler recomputes nothing.
+    uses the second compilation. The log has each release and recompute of the plan once: the compiled graph
+    carries it out in every step, at times of its own.
+
+    Raises ``PlanRefused`` with all reasons at once: parts of the plan that graph mode cannot do, a plan for
+    another profile or mode, a program that is not the profiled one (differences named). Raises
+    ``PlanIgnored`` where the compiler recomputes nothing.
     """
     layers, reasons = planned_layers(plan, profile)
     cells = dict(net.cells_and_names())
     reasons += [
-        f"layer {layer.layer!r} is no cell of the network" for layer in layers if layer.layer not in cells
+        f"layer {entry.layer!r} is no cell of the network" for entry in layers if entry.layer not in cells
     ]
     if ms.get_context("mode") != ms.GRAPH_MODE:
         reasons.append("MindSpore is not in graph mode, in which the profile was captured")
@@ -78,18 +62,32 @@ def apply_graph(step: Any, *args: Any, net: Any, plan: Plan, profile: Profile) -
         graph, _ = compile_and_read(step, args, Path(folder) / "before", run=False)
         if found := differences(structure_of_profile(profile), structure_of_graph(graph)):
             raise PlanRefused([f"the program is not the one profiled: {difference}" for difference in found])
-        before = sum(kernel.launched for kernel in graph.kernels)
         if not layers:
-            return GraphLog((), before, before)
-        for layer in layers:
-            cells[layer.layer].recompute()
+            return _log(plan, profile, [], "nothing to apply: the plan recomputes no layer")
+        before = sum(kernel.launched for kernel in graph.kernels)
+        for entry in layers:
+            cells[entry.layer].recompute()
         graph, _ = compile_and_read(step, args, Path(folder) / "after", run=False)
         after = sum(kernel.launched for kernel in graph.kernels)
     if after <= before:
-        raise PlanIgnored(
-            f"{[layer.layer for layer in layers]} set to recompute, but the graph has {after} kernels"
-        )
-    return GraphLog(tuple(layers), before, after)
+        names = [entry.layer for entry in layers]
+        raise PlanIgnored(f"{names} set to recompute, but the compiled step still has {after} kernels")
+    planned = sum(len(entry.operators) for entry in layers)
+    note = f"the compiled step has {after} kernels, {after - before} more; the plan recomputes {planned}"
+    return _log(plan, profile, layers, note)
+
+
+def _log(plan: Plan, profile: Profile, layers: list[LayerRecompute], note: str) -> ExecutionLog:
+    size = {storage.id: storage.bytes for storage in profile.storages}
+    released = [("release", action.op, action.storage) for action in plan.residency.actions]
+    again = [("recompute", entry.before_op, entry.storage) for entry in plan.residency.recompute]
+    return ExecutionLog(
+        plan_id=plan.plan_id,
+        profile_digest=profile.digest,
+        actions=[ActionRecord(0, kind, op, id, size[id], "done") for kind, op, id in released + again],
+        recomputed=[entry.layer for entry in layers],
+        notes=[note],
+    )
 
 
 def planned_layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[str]]:
@@ -102,9 +100,9 @@ def planned_layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], 
     if plan.profile_digest and plan.profile_digest != profile.digest:
         reasons.append(f"the plan is for profile {plan.profile_digest}, not for {profile.digest}")
     if plan.sharding is not None:
-        reasons.append("sharding")
+        reasons.append("sharding: one device cannot shard")
     if plan.stages is not None:
-        reasons.append("stages")
+        reasons.append("stages: one device has no pipeline")
     names = {storage.id: storage.name for storage in profile.storages}
     residency = plan.residency
     reasons += [
@@ -115,13 +113,12 @@ def planned_layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], 
     reasons += more
     rebuilt = {id for layer in layers for id in layer.storages}
     for action in residency.actions:
-        where = (
-            f"storage {action.storage} ({names.get(action.storage, '?')}) {action.when} operator {action.op}"
-        )
+        what = names.get(action.storage, f"storage {action.storage}")
+        where = f"{action.kind} of {what} at operator {action.op}"
         if action.kind != "release":
-            reasons.append(f"{action.kind} of {where}")
+            reasons.append(f"{where}: graph mode moves nothing")
         elif action.storage not in rebuilt:
-            reasons.append(f"release of {where}, which no recompute of a layer brings back")
+            reasons.append(f"{where}: no recompute of a layer brings it back")
     return layers, reasons
 
 
@@ -154,13 +151,12 @@ def _layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[st
 
 def _dropped_by_cell(profile: Profile, layer: str) -> set[int]:
     """Storages that recomputing the whole layer drops: what its forward leaves for its backward alone."""
-    mine = {i for i, o in enumerate(profile.operators) if o.layer == layer and o.phase == "forward"}
-    start = min(
-        (i for i, o in enumerate(profile.operators) if o.layer == layer and o.phase == "backward"), default=0
-    )
+    operators = list(enumerate(profile.operators))
+    mine = {i for i, o in operators if o.layer == layer and o.phase == "forward"}
+    start = min((i for i, o in operators if o.layer == layer and o.phase == "backward"), default=0)
     written = {id for i in mine for id in profile.operators[i].writes}
     used_later: set[int] = set()
-    for i, operator in enumerate(profile.operators):
+    for i, operator in operators:
         touched = operator.accesses & written
         if i in mine or not touched:
             continue

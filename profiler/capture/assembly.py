@@ -189,8 +189,8 @@ def _storages(
 
 def _kind(source: Source, phase: Mapping[str, Phase]) -> Kind:
     """Gradients are what the backward computes; activations what the forward does."""
-    by: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient", "optimizer": "other", "other": "other"}
-    return by[phase[source.name]]
+    by: dict[Phase, Kind] = {"forward": "activation", "backward": "gradient"}
+    return by.get(phase[source.name], "other")
 
 
 def _operator(
