@@ -8,6 +8,9 @@ did what was asked.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,9 +21,13 @@ import mindspore as ms
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
 from profiler.apply.capability import PlanRefused
-from profiler.apply.structure import differences, structure_of_graph, structure_of_profile
 from profiler.apply.log import ActionRecord, ExecutionLog
-from profiler.capture.graph import compile_and_read
+from profiler.apply.structure import differences, structure_of_graph, structure_of_profile
+from profiler.capture.anatomy import flow, phases
+from profiler.capture.anatomy import layers as layers_of
+from profiler.capture.assembly import memory_roots
+from profiler.capture.graph import anatomy_of, compile_and_read
+from profiler.read.actors import ActorSet
 
 ADAPTER = "mindspore-graph"
 
@@ -38,12 +45,16 @@ class LayerRecompute:
     storages: tuple[int, ...]
 
 
-def apply_graph(step: Any, *args: Any, net: Any, plan: Plan, profile: Profile) -> ExecutionLog:
-    """Makes ``step(*args)`` follow ``plan``, which was made for ``profile``.
+@contextmanager
+def apply_graph(
+    net: Any, profile: Profile, plan: Plan, step: Any, args: tuple[Any, ...]
+) -> Iterator[ExecutionLog]:
+    """Inside the context ``step(*args)`` follows ``plan``, which was made for ``profile``.
 
     ``step`` is a Cell around ``net``. It is compiled twice, not run: no parameter changes, and its next call
     uses the second compilation. The log has each release and recompute of the plan once: the compiled graph
-    carries it out in every step, at times of its own.
+    carries it out in every step, at times of its own. On exit the network is as before, and the step is
+    compiled afresh at its next call.
 
     Raises ``PlanRefused`` with all reasons at once: parts of the plan that graph mode cannot do, a plan for
     another profile or mode, a program that is not the profiled one (differences named). Raises
@@ -59,34 +70,79 @@ def apply_graph(step: Any, *args: Any, net: Any, plan: Plan, profile: Profile) -
     if reasons:
         raise PlanRefused(reasons)
     with TemporaryDirectory(prefix="hyperopt-") as folder:
-        graph, _ = compile_and_read(step, args, Path(folder) / "before", run=False)
-        if found := differences(structure_of_profile(profile), structure_of_graph(graph)):
-            raise PlanRefused([f"the program is not the one profiled: {difference}" for difference in found])
-        if not layers:
-            return _log(plan, profile, [], "nothing to apply: the plan recomputes no layer")
-        before = sum(kernel.launched for kernel in graph.kernels)
+        graph, _ = compile_and_read(step, args, Path(folder), run=False)
+    if found := differences(structure_of_profile(profile), structure_of_graph(graph)):
+        raise PlanRefused([f"the program is not the one profiled: {difference}" for difference in found])
+    if not layers:
+        yield _log(plan, profile, {}, ["nothing to apply: the plan recomputes no layer"])
+        return
+    with ExitStack() as undo:
+        undo.callback(step.compile_cache.clear)
         for entry in layers:
-            cells[entry.layer].recompute()
-        graph, _ = compile_and_read(step, args, Path(folder) / "after", run=False)
-        after = sum(kernel.launched for kernel in graph.kernels)
-    if after <= before:
-        names = [entry.layer for entry in layers]
-        raise PlanIgnored(f"{names} set to recompute, but the compiled step still has {after} kernels")
-    planned = sum(len(entry.operators) for entry in layers)
-    note = f"the compiled step has {after} kernels, {after - before} more; the plan recomputes {planned}"
-    return _log(plan, profile, layers, note)
+            undo.enter_context(_recomputed(cells[entry.layer]))
+        yield _applied(net, profile, plan, step, args, layers, _kernels_by_layer(graph, net))
 
 
-def _log(plan: Plan, profile: Profile, layers: list[LayerRecompute], note: str) -> ExecutionLog:
-    size = {storage.id: storage.bytes for storage in profile.storages}
-    released = [("release", action.op, action.storage) for action in plan.residency.actions]
-    again = [("recompute", entry.before_op, entry.storage) for entry in plan.residency.recompute]
+def _applied(
+    net: Any,
+    profile: Profile,
+    plan: Plan,
+    step: Any,
+    args: tuple[Any, ...],
+    layers: list[LayerRecompute],
+    before: Counter[str],
+) -> ExecutionLog:
+    """Compiles the step as it now is, and compares what it runs, layer by layer, with what it ran before."""
+    with TemporaryDirectory(prefix="hyperopt-") as folder:
+        graph, _ = compile_and_read(step, args, Path(folder), run=False)
+    after = _kernels_by_layer(graph, net)
+    added = {entry.layer: after[entry.layer] - before[entry.layer] for entry in layers}
+    if not any(count > 0 for count in added.values()):
+        raise PlanIgnored(f"{sorted(added)} set to recompute, but the compiler recomputes nothing of them")
+    notes = [
+        f"{entry.layer}: {len(entry.operators)} operators planned, {added[entry.layer]} kernels recomputed"
+        for entry in layers
+    ]
+    return _log(plan, profile, added, notes)
+
+
+@contextmanager
+def _recomputed(cell: Any) -> Iterator[None]:
+    """``Cell.recompute()`` while the context lasts. MindSpore has no way back, hence the inner names."""
+    inner = [(c, c._has_config_recompute, c.get_scope()) for _, c in cell.cells_and_names()]
+    before, flags = cell._recompute_cell, dict(cell.get_flags())
+    cell.recompute()
+    try:
+        yield
+    finally:
+        cell._recompute_cell = before
+        cell._func_graph_flags = flags
+        for part, configured, scope in inner:
+            part._has_config_recompute = configured
+            part._scope = scope
+
+
+def _kernels_by_layer(graph: ActorSet, net: Any) -> Counter[str]:
+    data = flow((kernel for kernel in graph.kernels if kernel.launched), memory_roots(graph))
+    found, _ = layers_of(data, phases(data), anatomy_of(net))
+    return Counter(found.values())
+
+
+def _log(plan: Plan, profile: Profile, added: dict[str, int], notes: list[str]) -> ExecutionLog:
+    """Actions of a layer of which the compiler recomputes nothing stay "not reached"."""
+    operators = profile.operators
+    done = {id for o in operators if added.get(o.layer, 0) > 0 and o.phase == "forward" for id in o.writes}
+    planned = [("release", action.op, action.storage) for action in plan.residency.actions]
+    planned += [("recompute", entry.before_op, entry.storage) for entry in plan.residency.recompute]
     return ExecutionLog(
         plan_id=plan.plan_id,
         profile_digest=profile.digest,
-        actions=[ActionRecord(0, kind, op, id, size[id], "done") for kind, op, id in released + again],
-        recomputed=[entry.layer for entry in layers],
-        notes=[note],
+        actions=[
+            ActionRecord(0, kind, op, id, profile.by_id[id].bytes, "done" if id in done else "not reached")
+            for kind, op, id in planned
+        ],
+        recomputed=[layer for layer, count in added.items() if count > 0],
+        notes=notes,
     )
 
 

@@ -96,8 +96,8 @@ def _recomputed(cell: Any, layer: str, swapper: Swapper) -> Iterator[None]:
     The form that is not re-entrant, because it saves the cell's input through the hooks (the other one keeps it
     in a Python list, out of a plan's reach) and saves nothing more in backward.
     """
-    flags = {inner: (inner._has_config_recompute, inner.get_scope()) for _, inner in cell.cells_and_names()}
-    before = cell._recompute_cell
+    flags = [(inner, inner._has_config_recompute, inner.get_scope()) for _, inner in cell.cells_and_names()]
+    before, marks = cell._recompute_cell, dict(cell.get_flags())
 
     def enter(_cell: Any, inputs: Any) -> None:
         from profiler.capture.observation import tensors_in
@@ -115,6 +115,7 @@ def _recomputed(cell: Any, layer: str, swapper: Swapper) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
         cell._recompute_cell = before
-        for inner, (configured, scope) in flags.items():
+        for inner, configured, scope in flags:
             inner._has_config_recompute = configured
-            inner.set_scope(scope)
+            inner._scope = scope
+        cell._func_graph_flags = marks

@@ -107,18 +107,19 @@ def flow(order: Iterable[Kernel], base: Mapping[Source, Source]) -> Flow:
 def phases(graph: Flow) -> dict[str, Phase]:
     """Kernel name -> phase.
 
-    Backward is what is scoped ``Gradients`` or computed from it. Of those kernels some need no gradient
-    and so run with the forward and keep memory from there on: derivatives by saved values count to the
-    forward; what is made of parameters and constants alone (transposed weights) is other, for
-    recomputing a layer does not touch it. Optimizer is what updates parameters, and what only such
-    kernels use.
+    Backward is what is scoped ``Gradients``, computed from that, or made to wait for it: the second run of
+    a recomputed layer (its first run carries the scope ``recompute_`` as well). Some kernels of that scope
+    need no gradient and so run with the forward and keep memory from there on: derivatives by saved values
+    count to the forward; what is made of parameters and constants alone (transposed weights) is other, for
+    recomputing a layer does not touch it. Optimizer is what updates parameters, and what only such kernels
+    use.
     """
     found: dict[str, Phase] = {}
     for kernel in graph.order:
         if kernel.updates:
             found[kernel.name] = "optimizer"
-        elif kernel.name.startswith(("Gradients/", "recompute_")) or any(
-            found[p] == "backward" for p in graph.producers[kernel.name]
+        elif kernel.name.startswith("Gradients/") or any(
+            found.get(p) == "backward" for p in graph.producers[kernel.name] | kernel.after
         ):
             found[kernel.name] = "backward"
         else:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from statistics import median
 
 from hyperopt.profile import IDLE, Kind, Operator, Storage
-from profiler.capture.anatomy import Anatomy, Phase, flow, layers, operator_type, phases, stable_names
+from profiler.capture.anatomy import Anatomy, Flow, Phase, flow, layers, operator_type, phases, stable_names
 from profiler.read.actors import ActorSet, Kernel, Signature, Source
 from profiler.read.cpu_profiler import Execution
 
@@ -109,8 +109,9 @@ def assemble(
     layer, inferred = layers(data, phase, anatomy)
     ids, storages, scratch = _storages(graph, launched, roots, phase, trainable, steps)
     names = stable_names([kernel.name for kernel in graph.kernels])
+    again = _recomputable(data, phase, layer)
     operators = [
-        _operator(kernel, names, launched, roots, ids, scratch, signatures, phase, layer)
+        _operator(kernel, names, launched, roots, ids, scratch, signatures, phase, layer, again)
         for kernel in launched.order
     ]
     notes = _notes(graph, launched, inferred, names)
@@ -203,6 +204,7 @@ def _operator(
     signatures: Mapping[str, Signature],
     phase: Mapping[str, Phase],
     layer: Mapping[str, str],
+    again: frozenset[str],
 ) -> Operator:
     read = {ids[root] for s in kernel.inputs.values() if (root := roots.get(s, s)) in ids}
     outputs = {Source("kernel", kernel.name, i) for i in range(len(kernel.outputs))}
@@ -211,11 +213,9 @@ def _operator(
     signature = signatures.get(kernel.name, Signature((), ()))
     runs = launched.runs[kernel.name]
     origin = launched.runs[launched.order[0].name][launched.typical].start
-    again = phase[kernel.name] == "forward" and layer[kernel.name] != "" and not updated
-    type_ = operator_type(kernel.name)
     return Operator(
         name=names[kernel.name],
-        type=type_,
+        type=operator_type(kernel.name),
         start_us=(runs[launched.typical].start - origin) / 1000,
         duration_us=median(run.end - run.start for run in runs) / 1000,
         workspace_bytes=sum(kernel.workspaces) + scratch.get(kernel.name, 0),
@@ -225,7 +225,32 @@ def _operator(
         writes=tuple(sorted(write)),
         shapes=signature.shapes,
         dtypes=signature.dtypes,
-        recomputable=again and not type_.startswith(RANDOM_TYPES),
+        recomputable=kernel.name in again,
+    )
+
+
+def _recomputable(data: Flow, phase: Mapping[str, Phase], layer: Mapping[str, str]) -> frozenset[str]:
+    """Forward kernels of the layers that ``Cell.recompute()`` can run again.
+
+    It keeps what a cell hands on and runs the rest again: a layer that does nothing but make what it hands on
+    (a single projection) stays as it is. No kernel runs twice that is random or updates in place.
+    """
+    forward = [kernel for kernel in data.order if phase[kernel.name] == "forward" and layer[kernel.name]]
+    inner = {
+        layer[kernel.name]
+        for kernel in forward
+        if not kernel.name.startswith("Gradients/")
+        and not any(
+            phase[user] == "forward" and layer[user] != layer[kernel.name]
+            for user in data.consumers[kernel.name]
+        )
+    }
+    return frozenset(
+        kernel.name
+        for kernel in forward
+        if layer[kernel.name] in inner
+        and not kernel.updates
+        and not operator_type(kernel.name).startswith(RANDOM_TYPES)
     )
 
 

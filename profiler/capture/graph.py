@@ -172,7 +172,7 @@ def compile_and_read(
 def _graphs_saved(folder: Path) -> Iterator[None]:
     """The environment variables that replace these settings are read once a process, too early for us."""
     before = ms.get_context("save_graphs"), ms.get_context("save_graphs_path")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     ms.set_context(save_graphs=1, save_graphs_path=str(folder))
     try:
         yield

@@ -27,6 +27,10 @@ BACKWARD_ENTRIES = frozenset({"grad", "backward", "_pynative_func_grad_backward"
 """Functions of the mindspore package under which, and only under which, the autograd engine runs."""
 
 
+HELD_BYTES = 64 << 10
+"""Smaller tensors in Python variables are not followed."""
+
+
 @dataclass(frozen=True)
 class TensorRef:
     """A tensor as an operator met it. ``address`` and ``storage_bytes`` are those of its whole storage."""
@@ -53,6 +57,8 @@ class Call:
     """How many of the inputs, from the first on, the operator updates in place."""
     cell: str | None
     place: Place
+    held: tuple[int, ...] = ()
+    """Addresses that variables of the Python frames above hold meanwhile: nothing frees them yet."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,7 @@ class _Observer:
         if not self.watching:
             return func(*args, **kwargs)
         cell, place = self._where(frame)
+        held = self._held(frame) if place == "forward" else ()
         inputs = tuple(self._ref(tensor, fresh_may_be_copy=True) for tensor in tensors_in([*args, *kwargs.values()]))
         start = time.time_ns()
         result = func(*args, **kwargs)
@@ -144,6 +151,7 @@ class _Observer:
             overwrites=len(outputs) if _updates_in_place(str(func.name), args) else 0,
             cell=cell,
             place=place,
+            held=held,
         )
         self.observation.events.append(call)
         return result
@@ -173,6 +181,16 @@ class _Observer:
                 cell = self.cells.get(id(frame.f_locals.get("self")))
             frame = frame.f_back
         return cell, "outside" if cell is None else "forward"
+
+    def _held(self, frame: Any) -> tuple[int, ...]:
+        held: dict[int, None] = {}
+        while frame is not None:
+            for value in frame.f_locals.values():
+                for tensor in tensors_in(value):
+                    if tensor.size * tensor.itemsize >= HELD_BYTES:
+                        held[int(tensor.untyped_storage().data_ptr())] = None
+            frame = frame.f_back
+        return tuple(held)
 
     def _ref(self, tensor: Any, *, fresh_may_be_copy: bool = False) -> TensorRef:
         import mindspore as ms

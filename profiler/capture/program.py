@@ -65,6 +65,8 @@ class Step:
     in_place: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    held: list[int] = field(default_factory=list)
+    """What it does not touch, but what cannot be freed before it has ended."""
     saves: list[int] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
     saved_by: list[int] = field(default_factory=list)
@@ -147,6 +149,8 @@ class _Assembly:
             block = self.by_address.get(ref.address) or self._made(ref, f"{self._operator_name(step)}:{number}")
             written.append(block.id)
         step.writes = _once(written)
+        held = [self.by_address[address].id for address in call.held if address in self.by_address]
+        step.held = [id for id in _once(held) if self.blocks[id].origin == "made"]
 
     def _read(self, ref: TensorRef, call: Call | Save) -> int:
         block = self.by_address.get(ref.address)

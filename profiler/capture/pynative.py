@@ -35,6 +35,7 @@ from hyperopt.profile import (
 )
 from profiler.apply.copies import address_of
 from profiler.capture.anatomy import Anatomy
+from profiler.capture.lifetimes import hold_dead_blocks, lengthened
 from profiler.capture.machine import host_bytes, measured_links
 from profiler.capture.observation import Observation, observe, tensors_in
 from profiler.capture.program import Block, Known, Program, Step, assemble, operator_name
@@ -88,12 +89,13 @@ def capture_pynative(
     _same_kernels([*recorded, observed])
 
     program = assemble(observation[0], observed.kernels, _known(step, args, net))
+    base = _base_bytes(program, recorded)
+    hold_dead_blocks(program, recorded, base)
     times = _Times.of(recorded, statistics.median(plain) * 1e6)
     operators, places = _operators(program, times, anatomy_of(net))
     storages = _storages(program, operators, places, steps)
     peak = max(record.peak_bytes for record in recorded)
     outside = _outside_pool(program)
-    described = sum(block.bytes for block in program.blocks if block.origin != "made" and block.id not in outside)
     profile = Profile(
         run=Run(
             name=name,
@@ -106,7 +108,7 @@ def capture_pynative(
         device=Device(
             name="CPU (MindSpore memory pool)",
             hbm_bytes=hbm_bytes or peak + sum(program.blocks[id].bytes for id in outside),
-            base_bytes=max(int(statistics.median(record.used_before for record in recorded)) - described, 0),
+            base_bytes=base,
             host_bytes=host_bytes(),
             links=measured_links(),
         ),
@@ -211,6 +213,7 @@ def _operators(program: Program, times: _Times, anatomy: Anatomy) -> tuple[list[
     phases = _phases(program)
     layers = _layers(program, anatomy, phases)
     copy_gaps = _gaps_with_copies(program)
+    extended = lengthened(program)
     usual = statistics.median(times.gaps)
     for number, step in enumerate(program.steps):
         if step.kernels:
@@ -236,7 +239,7 @@ def _operators(program: Program, times: _Times, anatomy: Anatomy) -> tuple[list[
                 duration_us=duration,
                 layer=layers[number],
                 phase=phases[number],
-                reads=tuple(step.reads),
+                reads=tuple(dict.fromkeys([*step.reads, *extended[number]])),
                 writes=tuple(step.writes),
                 shapes=step.shapes,
                 dtypes=step.dtypes,
@@ -363,6 +366,13 @@ def _outside_pool(program: Program) -> set[int]:
     return {block.id for block in program.blocks if block.origin != "made" and not low <= block.address <= high}
 
 
+def _base_bytes(program: Program, records: list[StepRecord]) -> int:
+    """Pool bytes at a step's start that no storage of the program describes."""
+    outside = _outside_pool(program)
+    described = sum(block.bytes for block in program.blocks if block.origin != "made" and block.id not in outside)
+    return max(int(statistics.median(record.used_before for record in records)) - described, 0)
+
+
 def _notes(program: Program, times: _Times, storages: list[Storage]) -> list[str]:
     notes = ["training steps in PyNative mode; times are medians of the CPU profiler's kernel times"]
     kernels = Counter(step.type for step in program.steps if step.unseen and step.kernels)
@@ -371,6 +381,9 @@ def _notes(program: Program, times: _Times, storages: list[Storage]) -> list[str
     copies = sum(1 for step in program.steps if step.unseen and not step.kernels)
     if copies:
         notes.append(f"contiguous copies of strided views have no kernel: {copies}, time taken from the gap they lie in")
+    longer = sum(len(held) for held in lengthened(program))
+    if longer:
+        notes.append(f"reads added where memory was still held, by a Python variable or a backward formula: {longer}")
     if program.unclaimed:
         notes.append(f"no operator was seen to read the output of: {_counts(program.unclaimed)}")
     constants = [s for s in storages if s.kind == "other" and s.resident_at_start]

@@ -46,18 +46,18 @@ class Kernel:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What one step did between ``start`` and ``end`` (ns). ``used``: pool bytes after each change;
+    """What one step did between ``start`` and ``end`` (ns). ``memory``: pool bytes after each change;
     ``used_before``: pool bytes when the step began."""
 
     start: int
     end: int
     kernels: tuple[Kernel, ...]
-    used: tuple[int, ...]
+    memory: MemoryRecord
     used_before: int
 
     @property
     def peak_bytes(self) -> int:
-        return max((self.used_before, *self.used))
+        return max((self.used_before, *self.memory.used))
 
 
 def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
@@ -103,7 +103,9 @@ def _step(start: int, end: int, kernels: list[Kernel], memory: MemoryRecord) -> 
         start=start,
         end=end,
         kernels=tuple(kernel for kernel in kernels if start <= kernel.start <= end),
-        used=tuple(memory.between(start, end)),
+        memory=MemoryRecord(
+            tuple(time for time in memory.times if start <= time < end), tuple(memory.between(start, end))
+        ),
         used_before=before[-1] if before else 0,
     )
 
