@@ -6,6 +6,7 @@ the package they live in, so import modules below them with ``from profiler.capt
 import ...``, not with ``import profiler.capture.graph as ...``.
 """
 
+from profiler.apply import apply
 from profiler.capture import capture
 
-__all__ = ["capture"]
+__all__ = ["apply", "capture"]

@@ -16,9 +16,9 @@ def apply(
 ) -> AbstractContextManager[ExecutionLog]:
     """A context inside which the training steps of ``net`` follow ``plan``, which was made for ``profile``.
 
-    It applies in the mode in which the profile was captured, and yields the execution log. Graph mode compiles
-    ``step(*args)`` on entry and needs both; PyNative mode does not. Raises ``PlanRefused`` with all reasons, and
-    ValueError for a profile that no adapter here can apply.
+    It applies in the mode in which the profile was captured, and yields the execution log. Graph mode
+    compiles ``step(*args)`` on entry and needs both; PyNative mode does not. Raises ``PlanRefused`` with all
+    reasons, and ValueError for a profile that no adapter here can apply.
     """
     mode = profile.adapter.mode
     if mode == "pynative":

@@ -236,15 +236,12 @@ def _recomputable(data: Flow, phase: Mapping[str, Phase], layer: Mapping[str, st
     (a single projection) stays as it is. No kernel runs twice that is random or updates in place.
     """
     forward = [kernel for kernel in data.order if phase[kernel.name] == "forward" and layer[kernel.name]]
-    inner = {
-        layer[kernel.name]
-        for kernel in forward
-        if not kernel.name.startswith("Gradients/")
-        and not any(
-            phase[user] == "forward" and layer[user] != layer[kernel.name]
-            for user in data.consumers[kernel.name]
-        )
-    }
+
+    def hands_on(name: str) -> bool:
+        return any(phase[u] == "forward" and layer[u] != layer[name] for u in data.consumers[name])
+
+    own = [kernel.name for kernel in forward if not kernel.name.startswith("Gradients/")]
+    inner = {layer[name] for name in own if not hands_on(name)}
     return frozenset(
         kernel.name
         for kernel in forward

@@ -15,6 +15,8 @@ with an input (``ref index``), and which kernels are never launched. It is inden
                 workspace_index:0  ptr:0  size:16 ...
             device_tensor_store_keys:1
                 to_input_index:1  from_node_name:Default/.../data-1, debug_name: ValueNode<Int64Imm> 3
+            input_control_arrow_actors:1
+                from_actor_name:11_Default/.../MatMul-op1
             input_data_arrow_actors:1
                 from_actor_name:16_Default/.../Transpose-op0  from_output_index:0  to_input_index:0
                 ref index:(0, 0)
@@ -36,6 +38,7 @@ KERNEL = re.compile(r"^\s*kernel_name:(\S+)\s.*\binputs_num:(\d+)\s.*\bis_launch
 SIZED = re.compile(r"^\s*(output|workspace)_index:(\d+)\s+ptr:\S+\s+size:(\d+)")
 STORED = re.compile(r"^\s*to_input_index:(\d+)\s+from_node_name:([^,]+), debug_name: (.*)$")
 ARROW = re.compile(r"^\s*from_actor_name:(\S+)\s+from_output_index:(\d+)\s+to_input_index:(\d+)")
+CONTROL = re.compile(r"^\s*from_actor_name:\d+_(\S+)\s*$")
 REF = re.compile(r"\bref index:\((\d+), (\d+)\)")
 STORE_KEY = re.compile(r"^\s*device tensor key:(.*?)\s+(?:backend node name|value size):")
 STORE_SIZE = re.compile(r"^\s*device tensor value:\S+\s+ptr:\S+\s+size:(\d+)")
@@ -69,8 +72,9 @@ class Kernel:
     """One kernel of the graph; sizes in bytes.
 
     ``inputs`` maps an input's position to its source; ``refs`` maps an output to the input
-    whose memory it shares; ``updates`` are the inputs written in place; ``launched`` is false
-    for kernels such as Reshape that the runtime passes over.
+    whose memory it shares; ``updates`` are the inputs written in place; ``after`` names kernels
+    that must end before it starts although it reads nothing of them; ``launched`` is false for
+    kernels such as Reshape that the runtime passes over.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Kernel:
     workspaces: tuple[int, ...]
     refs: dict[int, int]
     updates: frozenset[int]
+    after: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,7 @@ class _Draft:
     workspaces: dict[int, int] = field(default_factory=dict)
     refs: dict[int, int] = field(default_factory=dict)
     updates: set[int] = field(default_factory=set)
+    after: set[str] = field(default_factory=set)
 
     def finished(self) -> Kernel:
         if sorted(self.inputs) != list(range(self.inputs_expected)):
@@ -132,6 +138,7 @@ class _Draft:
             tuple(size for _, size in sorted(self.workspaces.items())),
             self.refs,
             frozenset(self.updates),
+            frozenset(self.after),
         )
 
 
@@ -244,6 +251,8 @@ def _kernels(lines: list[str], host_order: list[str], constants: set[str]) -> li
                 constants.add(match[2])
         elif match := ARROW.match(line):
             draft.inputs[int(match[3])] = _source(match[1], int(match[2]), host_order)
+        elif match := CONTROL.match(line):
+            draft.after.add(match[1])
         elif match := UPDATED.match(line):
             draft.updates.add(int(match[1]))
         if match := REF.search(line):
