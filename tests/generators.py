@@ -189,7 +189,7 @@ class _Walk:
     def bring_back(self, k: int, following: int, draft: _Draft, chance: Callable[[], float]) -> None:
         needed = self.needed(k, following)
         for s in sorted(self.dropped):
-            if s in needed or chance() < 0.1:
+            if (s in needed and chance() < 0.9) or chance() < 0.1:
                 needed |= set(self.profile.operators[self.writer[s]].reads)
                 draft.recompute.append(Recompute(storage=s, before_op=k, ops=(self.writer[s],)))
                 self.dropped.remove(s)

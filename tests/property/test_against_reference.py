@@ -12,8 +12,8 @@ from hypothesis import Phase as Part
 from hypothesis import strategies as st
 
 from hyperopt.legality import Code, IllegalPlan, OutOfMemory
-from hyperopt.plan import Action, Budget, Plan, Residency
-from hyperopt.profile import Device, Links, Operator, Profile, Storage
+from hyperopt.plan import Action, Budget, Plan, Recompute, Residency
+from hyperopt.profile import COMPUTE, Device, Links, Operator, Profile, Storage
 from hyperopt.replay import replay
 from hyperopt.validate import validate
 from tests.generators import HOST_AND_POOL, plans, profiles, walks
@@ -174,3 +174,40 @@ def test_how_much_too_much_starts_in_a_tier(order: tuple[int, ...]) -> None:
 )
 def test_a_tier_of_no_bytes_does_not_exist() -> None:
     agree(STARTS, plan_of(Action(op=0, when="after", kind="copy_out", storage=0), host=0))
+
+
+def does(
+    us: int, *, reads: tuple[int, ...] = (), writes: tuple[int, ...] = (), stream: str = COMPUTE
+) -> Operator:
+    return Operator(duration_us=us, reads=reads, writes=writes, stream=stream)
+
+
+STAYS = Storage(id=0, bytes=5, resident_at_end=True)
+RELEASE = Action(op=1, when="after", kind="release", storage=0)
+
+
+def test_a_release_waits_for_its_operator() -> None:
+    """Though the storage is idle long before: the operator on the other stream needs the room."""
+    steps = (does(1, writes=(0,)), does(9), does(2, writes=(1,), stream="comm"), does(1), does(1, reads=(0,)))
+    profile = Profile(operators=steps, storages=(Storage(id=0, bytes=5), Storage(id=1, bytes=5)))
+    plan = Plan(
+        residency=Residency(actions=(RELEASE,), recompute=(Recompute(storage=0, before_op=4, ops=(0,)),))
+    )
+    assert (
+        reference(profile, plan, 5)["step_ns"] == 14_000
+    )  # 10, then comm to 12 beside 11, recompute 12 to 13
+    agree(profile, plan, 5)
+    agree(profile, plan, 10)
+
+
+def test_an_ordinary_write_does_not_bring_a_dropped_storage_back() -> None:
+    profile = Profile(operators=(does(1, writes=(0,)), does(1), does(1, writes=(0,))), storages=(STAYS,))
+    assert "dropped" in reference(profile, plan_of(RELEASE))["illegal"]
+    agree(profile, plan_of(RELEASE))
+
+
+def test_what_stays_ends_in_its_last_version() -> None:
+    profile = Profile(operators=(does(1, writes=(0,)), does(1, writes=(0,)), does(1)), storages=(STAYS,))
+    older = Plan(residency=Residency(recompute=(Recompute(storage=0, before_op=2, ops=(0,)),)))
+    assert "last version" in reference(profile, older, 1000)["illegal"]
+    agree(profile, older, 1000)
