@@ -6,10 +6,9 @@ plan with nothing but itself; whether it is legal for a profile is the business 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from hyperopt.documents import canonical, decode, sha256
 from hyperopt.profile import Bytes, Index, Profile

@@ -198,11 +198,30 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def program_digest(self) -> str:
         """sha256 of the operator/storage structure alone: ranks that run the same program share it."""
         operators = [
-            (o.name, o.type, o.stream, o.reads, o.writes, o.workspace_bytes, o.shapes, o.dtypes, o.recomputable)
+            (
+                o.name,
+                o.type,
+                o.stream,
+                o.reads,
+                o.writes,
+                o.workspace_bytes,
+                o.shapes,
+                o.dtypes,
+                o.recomputable,
+            )
             for o in self.operators
         ]
         storages = [
-            (s.id, s.bytes, s.kind, s.resident_at_start, s.resident_at_end, s.offloadable, s.part_of, s.window)
+            (
+                s.id,
+                s.bytes,
+                s.kind,
+                s.resident_at_start,
+                s.resident_at_end,
+                s.offloadable,
+                s.part_of,
+                s.window,
+            )
             for s in self.storages
         ]
         return sha256(msgspec.json.encode([operators, storages]))
@@ -230,7 +249,9 @@ def check(profile: Profile) -> None:
     names = [tier.name for tier in profile.device.links.tiers]
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise DocumentError(f"$.device.links.tiers[{i}].name", f"tier {name!r} is given twice", "give each tier once")
+            raise DocumentError(
+                f"$.device.links.tiers[{i}].name", f"tier {name!r} is given twice", "give each tier once"
+            )
 
 
 def _check_storages(profile: Profile) -> None:

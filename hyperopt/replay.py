@@ -38,7 +38,9 @@ class Copy:
 class Timeline:
     """What a legal plan that fits does in time: nanoseconds and bytes.
 
-    `start`, `end`: per operator of the profile (its original execution). The peak is reached at operator `peak_op`. `static_peak_bytes` is the smallest HBM budget with which the plan runs at all, with stalls.
+    `start`, `end`: per operator of the profile (its original execution). The peak is reached at operator `peak_op`.
+    `static_peak_bytes`: the smallest HBM budget with which the plan runs at all, with stalls; needed at operator
+    `static_peak_op`.
     """
 
     step_ns: int
@@ -127,7 +129,7 @@ class Clock:
 
     def run(self, script: Script) -> None:
         for i, (code, arg, op) in enumerate(zip(script.codes, script.args, script.at, strict=True)):
-            if code == EXEC or code == RERUN:
+            if code in (EXEC, RERUN):
                 self.execute(arg, op, code == RERUN)
             elif code == RELEASE:
                 self.release(arg)

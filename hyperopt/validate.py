@@ -174,9 +174,17 @@ class _Story:
         if event.writes:
             if not self.in_hbm:
                 if self.tier is not None:
-                    self._say(Code.WRITE_NOT_IN_HBM, event.at[0], f"operator {event.op} writes it in tier {self.tier}")
+                    self._say(
+                        Code.WRITE_NOT_IN_HBM,
+                        event.at[0],
+                        f"operator {event.op} writes it in tier {self.tier}",
+                    )
                 elif self.dropped and not again:
-                    self._say(Code.WRITE_OF_DROPPED, event.at[0], "only a recompute may bring a dropped storage back")
+                    self._say(
+                        Code.WRITE_OF_DROPPED,
+                        event.at[0],
+                        "only a recompute may bring a dropped storage back",
+                    )
                 self._arrive(event.at)
             if again and self.swapped and self._is_target(event):
                 self._say(Code.RECOMPUTE_AND_SWAP, event.at[0], "it is recomputed and copied in the same gap")
@@ -198,7 +206,7 @@ class _Story:
             self._arrive(event.at)
             self.dropped = False
         elif self.content != (expected := self._version_for(event.op)):
-            message = f"operator {event.op} needs what {_writer(expected)} left and would read what {_writer(self.content)} left"
+            message = f"operator {event.op} would read what {_writer(self.content)} left, not {_writer(expected)}"
             self._say(Code.WRONG_VERSION, at, message)
 
     def _act(self, event: _Event) -> None:

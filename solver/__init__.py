@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
 from solver.request import Infeasible, OnProgress, Progress, Request
+from solver.residency.front import front, least_peak
 from solver.residency.solve import NotPlannable, solve_residency
 
 __all__ = ["Infeasible", "NotPlannable", "Progress", "Request", "solve"]
@@ -24,4 +25,5 @@ def solve(
     Runs in this process (see `solver.child` for one that can be killed). `on_progress` is told of every better
     plan. Raises `NotPlannable` for a profile without storages.
     """
-    return solve_residency(profile, request, cancelled, on_progress)
+    by_objective = {"min_step_time": solve_residency, "min_peak": least_peak, "pareto": front}
+    return by_objective[request.objective](profile, request, cancelled, on_progress)

@@ -42,7 +42,7 @@ def plan(
     hbm_bytes: HbmBytes,
     tier_bytes: TierBytes = None,
     objective: Annotated[str, typer.Option(help="min_step_time, min_peak or pareto")] = "min_step_time",
-    time_limit: Annotated[float, typer.Option(min=0, help="seconds")] = 60.0,
+    time_limit: Annotated[float | None, typer.Option(min=0, help="seconds; 60 unless a work limit is given")] = None,
     work_limit: Annotated[
         int | None, typer.Option(min=1, help="replays and search steps; makes the plan reproducible")
     ] = None,
@@ -55,9 +55,9 @@ def plan(
 
     document = read_profile(profile)
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
-    request = Request(
-        budget, _objective(objective), time_limit_s=time_limit, work_limit=work_limit, seed=seed
-    )
+    if time_limit is None and work_limit is None:
+        time_limit = 60.0
+    request = Request(budget, _objective(objective), time_limit_s=time_limit, work_limit=work_limit, seed=seed)
     try:
         answer = solve(document, request)
     except NotPlannable as refused:
@@ -85,7 +85,13 @@ def replay(
         timeline = run(document, order, hbm_bytes)
     except OutOfMemory as short:
         oom = {"op": short.op, "short_bytes": short.short_bytes, "tier": short.tier}
-        answer = {"step_us": None, "peak_bytes": None, "stall_us": None, "tier_peak_bytes": None, "feasible": False}
+        answer = {
+            "step_us": None,
+            "peak_bytes": None,
+            "stall_us": None,
+            "tier_peak_bytes": None,
+            "feasible": False,
+        }
         _answer({**answer, "oom": oom}, str(short), as_json)
         return INFEASIBLE
     except IllegalPlan as illegal:

@@ -1,5 +1,5 @@
 """Which storages leave HBM, when they leave and return, and what is recomputed instead.
 
-    problem ─▶ candidates ─▶ baselines ─▶ selection ─▶ timetable ─▶ polish ─▶ plan
-                                 └─ bound, infeasible ─┘    small: exact
+problem ─▶ candidates ─▶ baselines ─▶ selection ─▶ timetable ─▶ polish ─▶ plan
+                             └─ bound, infeasible ─┘    small: exact
 """

@@ -33,14 +33,15 @@ def assemble(problem: Problem, moves: Sequence[Move], reruns: Sequence[Rerun]) -
     for s, own in by_storage.items():
         for kind, op, move in _journey(problem, s, own):
             add(op, kind, s, order[id(move)], move.tier if kind == "copy_out" else None)
-    recompute = []
     dropped = {(s, leave) for rerun in reruns for s, leave in rerun.drops}
     for s, leave in sorted(dropped):
         add(leave, "release", s, len(moves))
-    for rerun in sorted(reruns, key=lambda r: (r.before, r.ops)):
-        recompute.append(Recompute(storage=ids[rerun.target], before_op=rerun.before, ops=rerun.ops))
+    recompute = tuple(
+        Recompute(storage=ids[rerun.target], before_op=rerun.before, ops=rerun.ops)
+        for rerun in sorted(reruns, key=lambda r: (r.before, r.ops))
+    )
     actions.sort(key=lambda entry: entry[:3])
-    return Residency(initial=initial, actions=tuple(action for *_, action in actions), recompute=tuple(recompute))
+    return Residency(initial=initial, actions=tuple(action for *_, action in actions), recompute=recompute)
 
 
 def _journey(problem: Problem, s: int, moves: list[Move]) -> list[tuple[ActionKind, int, Move]]:

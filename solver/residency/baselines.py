@@ -51,7 +51,7 @@ def offload_all(problem: Problem) -> Residency:
         crosses = gap.after >= 0 and gap.before < problem.n and not gap.wraps
         if move.tier != _tier(problem) or storage.kind != "activation" or not crosses:
             continue
-        if phases[gap.after] == "forward" and phases[gap.before] != "forward" or "forward" not in phases:
+        if (phases[gap.after] == "forward" and phases[gap.before] != "forward") or "forward" not in phases:
             back = max(_one_layer_earlier(problem, gap.back), problem.next_compute(gap.leave + 1))
             chosen.append(Move(gap, move.tier, gap.leave, gap.leave, min(back, gap.back)))
     return assemble(problem, chosen, [])
@@ -86,7 +86,9 @@ def compatible(candidates: list[Rerun]) -> list[Rerun]:
     for rerun in candidates:
         drops = {s for s, _ in rerun.drops}
         clash = any(a < rerun.before < b for s in rerun.held for a, b in absent.get(s, ()))
-        clash = clash or any(a < b2 and a2 < b for s, a in rerun.drops for b in [rerun.before] for a2, b2 in absent.get(s, ()))
+        clash = clash or any(
+            a < b2 and a2 < b for s, a in rerun.drops for b in [rerun.before] for a2, b2 in absent.get(s, ())
+        )
         clash = clash or any(a < at < rerun.before for s, a in rerun.drops for at in needs.get(s, ()))
         if clash:
             continue

@@ -87,9 +87,9 @@ def _chain(problem: Problem, s: int, leave: int, before: int) -> Rerun | None:
     program = problem.program
     needed: dict[int, int] = {}  # operator -> how deep in the chain
     held: set[int] = set()
-    frontier = [(s, program.version_before(s, before))]
+    frontier = [program.version_before(s, before)]  # operators whose output is needed
     while frontier:
-        storage, writer = frontier.pop()
+        writer = frontier.pop()
         if writer < 0 or not problem.profile.operators[writer].recomputable or len(needed) >= MAX_CHAIN:
             return None
         if writer in needed:
@@ -102,7 +102,7 @@ def _chain(problem: Problem, s: int, leave: int, before: int) -> Rerun | None:
             if _alive(problem, read, before):
                 held.add(read)
             elif version >= 0 and problem.profile.operators[version].recomputable:
-                frontier.append((read, version))
+                frontier.append(version)
             else:
                 held.add(read)  # kept alive until then
     return _rerun(problem, s, {s: leave}, tuple(sorted(needed)), before, held)

@@ -272,9 +272,7 @@ class _Search:
                     continue
                 yield from self._releases(label, op, list(zip(order, tiers, strict=True)), forced)
 
-    def _releases(
-        self, label: _Label, op: int, outs: list[tuple[int, str]], forced: set[int]
-    ) -> Iterator[_Label]:
+    def _releases(self, label: _Label, op: int, outs: list[tuple[int, str]], forced: set[int]) -> Iterator[_Label]:
         copied = [s for s in self.movable if label.places[s][0] and label.places[s][1]] + [s for s, _ in outs]
         could = [s for s in copied if self._may_leave(s, op)]
         for count in range(len(could) + 1):
@@ -335,12 +333,16 @@ def _subsets(items: list[int]) -> Iterator[tuple[int, ...]]:
 def _no_later(a: _Label, b: _Label) -> bool:
     """Whether label `a`, with the same places as `b`, has no later time that still matters."""
     x, y = a.clock, b.clock
-    if x.now > y.now or x.step_ns > y.step_ns or any(
-        max(s, x.now) > max(t, y.now) for s, t in zip(x.stream_free, y.stream_free, strict=True)
+    if (
+        x.now > y.now
+        or x.step_ns > y.step_ns
+        or any(max(s, x.now) > max(t, y.now) for s, t in zip(x.stream_free, y.stream_free, strict=True))
     ):
         return False
     for s, (in_hbm, tier) in enumerate(a.places):
-        if in_hbm and (max(x.ready[s], x.now) > max(y.ready[s], y.now) or max(x.busy[s], x.now) > max(y.busy[s], y.now)):
+        if in_hbm and (
+            max(x.ready[s], x.now) > max(y.ready[s], y.now) or max(x.busy[s], x.now) > max(y.busy[s], y.now)
+        ):
             return False
         if tier and max(x.copied[s], x.now) > max(y.copied[s], y.now):
             return False

@@ -47,7 +47,9 @@ def _operator(problem: Problem, op: int) -> dict[str, Any]:
         "working_set_bytes": int(problem.working_set[op]),
         "workspace_bytes": operator.workspace_bytes,
         "base_bytes": problem.profile.device.base_bytes,
-        "storages": [{"id": s.id, "name": s.name, "bytes": s.bytes} for s in sorted(sizes, key=lambda s: -s.bytes)[:10]],
+        "storages": [
+            {"id": s.id, "name": s.name, "bytes": s.bytes} for s in sorted(sizes, key=lambda s: -s.bytes)[:10]
+        ],
     }
 
 
@@ -67,7 +69,9 @@ def _reliefs(problem: Problem) -> list[dict[str, Any]]:
     activations = sum(
         s.bytes
         for s in problem.profile.storages
-        if problem.n and s.kind == "activation" and s.id in problem.profile.operators[int(np.argmax(problem.working_set))].accesses
+        if problem.n
+        and s.kind == "activation"
+        and s.id in problem.profile.operators[int(np.argmax(problem.working_set))].accesses
     )
     if activations:
         ladder.append(
@@ -107,7 +111,5 @@ def _with_offload(problem: Problem) -> Problem:
 
 def _with_recompute(problem: Problem) -> Problem:
     profile = problem.profile
-    profile = msgspec.structs.replace(
-        profile, adapter=msgspec.structs.replace(profile.adapter, recompute="operator")
-    )
+    profile = msgspec.structs.replace(profile, adapter=msgspec.structs.replace(profile.adapter, recompute="operator"))
     return _changed(problem, profile, plenty=False)

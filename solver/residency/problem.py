@@ -15,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -139,7 +140,7 @@ class Problem:
         accesses = self.accesses[s]
         if not accesses:
             return [(-1, self.n)] if self.program.resident[s] else []
-        spans = list(zip(accesses, accesses[1:], strict=False))
+        spans = list(pairwise(accesses))
         if self.program.resident[s]:
             spans.insert(0, (-1, accesses[0]))
         if self.program.stays[s]:

@@ -13,22 +13,24 @@ from itertools import combinations
 import msgspec
 
 from hyperopt.legality import IllegalPlan, OutOfMemory
-from hyperopt.plan import Bound, Budget, Plan
+from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from hyperopt.script import write_script
 from solver.request import Infeasible, OnProgress, Progress, Request
 from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES, compatible
+from solver.residency.blame import blame
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import Move, Rerun, moves, reruns
-from solver.residency.document import predicted
+from solver.residency.document import bound_of, predicted
 from solver.residency.exact import TooLarge, best_plan
 from solver.residency.explain import explain
+from solver.residency.greedy import greedy
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
 from solver.residency.polish import Decisions, polish, try_decisions
-from solver.residency.problem import Problem
-from solver.residency.selection import select, smallest_load
+from solver.residency.problem import Int64s, Problem
+from solver.residency.selection import Choice, Selection, select, smallest_load
 from solver.residency.timetable import schedule
 from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit
 
@@ -41,6 +43,12 @@ SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 4
 MAX_LABELS = 60_000
 
 ROUNDS = 200
+
+GREEDY_ROUNDS, OPTIMAL_ROUNDS = 8, 2
+"""Selections per price, each with the waiting of the one before charged to its moves."""
+
+TIGHTENINGS = 4
+"""How often a selection over the budget is repeated with a smaller one."""
 
 
 class NotPlannable(ValueError):
@@ -84,7 +92,7 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
         if incumbent.stopped():
             return False
     if problem.hbm_bytes < memory_bound(problem).bytes:
-        _smallest(problem, incumbent, request)
+        _smallest(problem, incumbent, Choice(problem, moves(problem), reruns(problem)), request)
         return False
     options = Decisions(tuple(moves(problem)), tuple(reruns(problem)))
     if _is_small(problem, options):
@@ -92,9 +100,10 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
             return _exhaust(problem, incumbent, options)
         except TooLarge:
             incumbent.stages["exact"] = "too large"
-    start = _selections(problem, incumbent, options, request)
+    choice = Choice(problem, options.moves, options.reruns)
+    start = _selections(problem, incumbent, choice, request)
     if start is None and not incumbent.stopped():
-        start = _smallest(problem, incumbent, request)
+        start = _smallest(problem, incumbent, choice, request)
     if start is not None and not incumbent.stopped():
         polish(problem, incumbent, start, options, request.seed, ROUNDS)
     return False
@@ -122,35 +131,58 @@ def _exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> bool
     )
 
 
-def _selections(
-    problem: Problem, incumbent: Incumbent, options: Decisions, request: Request
-) -> Decisions | None:
-    """Selections at several prices with their timetables; the decisions of the fastest."""
-    best: tuple[tuple[int, int, int], Decisions] | None = None
+def _selections(problem: Problem, incumbent: Incumbent, choice: Choice, request: Request) -> Decisions | None:
+    """Selections at several prices, each repeated with what its plan waited for charged to those it waited for.
+
+    Returns the decisions of the fastest.
+    """
+    best: tuple[Trial, Decisions] | None = None
     for price in PRICES:
-        hbm_bytes = problem.hbm_bytes
-        for _ in range(4):
-            if incumbent.stopped():
-                break
-            found = select(
-                problem,
-                options.moves,
-                options.reruns,
-                hbm_bytes=hbm_bytes,
-                price=price,
-                seconds=_share(incumbent.stop.seconds_left(), len(PRICES)),
-                work=5.0,
-                seed=request.seed,
-            )
-            if found is None:
-                break
-            trial, decisions = _timetabled(problem, incumbent, found.moves, found.reruns)
-            if trial is not None and (best is None or trial.rank() < best[0]):
-                best = trial.rank(), decisions
-            if trial is not None:
-                break
-            hbm_bytes -= max(1, _excess(problem, decisions))  # what the linear model did not see
+        costs = choice.costs(price)
+        for pick, rounds in ((_pick_greedy, GREEDY_ROUNDS), (_pick_optimal, OPTIMAL_ROUNDS)):
+            for _ in range(rounds):
+                found = _fitting(problem, incumbent, choice, costs, pick, request)
+                if found is None or incumbent.stopped():
+                    break
+                trial, decisions = found
+                if best is None or trial.rank() < best[0].rank():
+                    best = trial, decisions
+                waits = blame(problem, trial.timeline)
+                if not waits:
+                    break
+                choice.charge(costs, decisions.moves, waits)
     return None if best is None else best[1]
+
+
+Pick = Callable[[Choice, Int64s, int, Request, Incumbent], Selection | None]
+
+
+def _pick_greedy(choice: Choice, costs: Int64s, hbm: int, request: Request, incumbent: Incumbent) -> Selection | None:
+    return greedy(choice, costs, hbm_bytes=hbm)
+
+
+def _pick_optimal(choice: Choice, costs: Int64s, hbm: int, request: Request, incumbent: Incumbent) -> Selection | None:
+    seconds = incumbent.stop.seconds_left()
+    share = None if seconds is None else max(0.1, seconds / (2 * len(PRICES)))
+    return select(choice, costs, hbm_bytes=hbm, seconds=share, work=5.0, seed=request.seed)
+
+
+def _fitting(
+    problem: Problem, incumbent: Incumbent, choice: Choice, costs: Int64s, pick: Pick, request: Request
+) -> tuple[Trial, Decisions] | None:
+    """A selection that really fits: the budget is tightened by what the linear model did not see of reruns."""
+    hbm_bytes = problem.hbm_bytes
+    for _ in range(TIGHTENINGS):
+        if incumbent.stopped():
+            return None
+        found = pick(choice, costs, hbm_bytes, request, incumbent)
+        if found is None:
+            return None
+        trial, decisions = _timetabled(problem, incumbent, found.moves, found.reruns)
+        if trial is not None:
+            return trial, decisions
+        hbm_bytes -= max(1, _excess(problem, decisions))
+    return None
 
 
 def _timetabled(
@@ -178,27 +210,24 @@ def _excess(problem: Problem, decisions: Decisions) -> int:
         return problem.hbm_bytes // 50
 
 
-def _smallest(problem: Problem, incumbent: Incumbent, request: Request) -> Decisions | None:
-    """The options that need the least HBM, however slow."""
-    options = moves(problem), reruns(problem)
-    found = smallest_load(problem, *options, seconds=incumbent.stop.seconds_left(), work=10.0, seed=request.seed)
+def _smallest(problem: Problem, incumbent: Incumbent, choice: Choice, request: Request) -> Decisions | None:
+    """The options that need the least HBM, however slow; copies back at the last moment if need be."""
+    seconds = incumbent.stop.seconds_left()
+    found = smallest_load(choice, seconds=seconds, work=10.0, seed=request.seed)
     if found is None:
         return None
-    decisions = Decisions(tuple(schedule(problem, found.moves, found.reruns, problem.unlimited)), tuple(found.reruns))
-    trial = try_decisions(problem, incumbent, decisions, "smallest")
     late = Decisions(tuple(found.moves), tuple(found.reruns))
-    return decisions if trial is not None else (late if try_decisions(problem, incumbent, late, "smallest") else None)
-
-
-def _share(seconds: float | None, parts: int) -> float | None:
-    return None if seconds is None else max(0.1, seconds / (2 * parts))
+    early = Decisions(tuple(schedule(problem, found.moves, found.reruns, problem.unlimited)), late.reruns)
+    for decisions in (early, late):
+        if try_decisions(problem, incumbent, decisions, "smallest") is not None:
+            return decisions
+    return None
 
 
 def _plan(problem: Problem, request: Request, incumbent: Incumbent, trial: Trial, exact: bool) -> Plan:
     timeline, bound_ns = trial.timeline, incumbent.bound_ns
     if exact:
         bound_ns = timeline.step_ns
-    optimal = timeline.step_ns <= bound_ns
     reason = "exhausted" if exact else incumbent.stop.why or "no improvement"
     plan = Plan(
         profile_digest=problem.profile.digest,
@@ -207,12 +236,7 @@ def _plan(problem: Problem, request: Request, incumbent: Incumbent, trial: Trial
         objective=request.objective,
         residency=trial.residency,
         predicted=predicted(problem, timeline),
-        bound=Bound(
-            step_us=bound_ns / 1000,
-            gap=(timeline.step_ns - bound_ns) / bound_ns if bound_ns else 0.0,
-            status="optimal" if optimal else "feasible",
-            stop_reason=reason,
-        ),
+        bound=bound_of(timeline.step_ns, bound_ns, reason),
         explain=explain(problem, trial),
         provenance={
             "solver": "residency",

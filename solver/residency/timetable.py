@@ -85,6 +85,8 @@ def schedule(problem: Problem, chosen: Sequence[Move], reruns: Sequence[Rerun], 
 def _room(problem: Problem, load: Int64s, latest: int, size: int) -> int:
     """The first compute operator from which on, up to `latest`, HBM has room for `size` more bytes."""
     full = np.flatnonzero(load[:latest] + size > problem.hbm_bytes)
-    return latest if full.size and problem.next_compute(int(full[-1]) + 1) > latest else (
-        problem.next_compute(int(full[-1]) + 1) if full.size else 0
+    return (
+        latest
+        if full.size and problem.next_compute(int(full[-1]) + 1) > latest
+        else (problem.next_compute(int(full[-1]) + 1) if full.size else 0)
     )
