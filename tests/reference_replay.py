@@ -401,9 +401,7 @@ class Lister:
             raise Illegal(f"release of storage {id} after {k}: it is not in HBM")
         place.in_hbm = False
         place.dropped = place.tier is None
-        self.out.processes.append(
-            Release(k, block=place.block, bytes=self.profile.by_id[id].bytes, after=run)
-        )
+        self.out.processes.append(Release(k, block=place.block, bytes=self.profile.by_id[id].bytes, after=run))
 
     def release_host(self, k: int, id: int) -> None:
         if not self.places[id].in_hbm or self.places[id].tier is None:
@@ -440,9 +438,7 @@ class Clock:
         if self.used > self.budget:
             return {"oom": {"op": 0, "short_bytes": self.used - self.budget, "tier": HBM}}
         while True:
-            while (
-                self.end_something() or self.release_something() or self.copy_something() or self.start_next()
-            ):
+            while self.end_something() or self.release_something() or self.copy_something() or self.start_next():
                 pass
             ends = [p.started + p.ns for p in self.all if p.started is not None and p.ended is None]
             if not ends:

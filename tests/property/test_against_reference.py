@@ -63,9 +63,7 @@ def test_replay_reads_the_model_alike(case: tuple[Profile, Plan], hbm_bytes: int
     agree(*case, hbm_bytes)
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(cases(max_operators=16, max_storages=7))
 def test_longer_steps_with_several_streams(case: tuple[Profile, Plan]) -> None:
     agree(*case)
@@ -74,15 +72,11 @@ def test_longer_steps_with_several_streams(case: tuple[Profile, Plan]) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(cases(), st.sampled_from([1.0, 0.0005, 0.3333, 1.0005]), st.booleans())
-def test_the_flat_form_and_fractions_of_a_microsecond(
-    case: tuple[Profile, Plan], scale: float, duplex: bool
-) -> None:
+def test_the_flat_form_and_fractions_of_a_microsecond(case: tuple[Profile, Plan], scale: float, duplex: bool) -> None:
     profile, plan = case
     links = Links(d2h_bytes_per_s=3_333_333.3, h2d_bytes_per_s=10**6, latency_us=scale, duplex=duplex)
     device = msgspec.structs.replace(profile.device, host_bytes=40, links=links)
-    operators = tuple(
-        msgspec.structs.replace(o, duration_us=o.duration_us * scale) for o in profile.operators
-    )
+    operators = tuple(msgspec.structs.replace(o, duration_us=o.duration_us * scale) for o in profile.operators)
     agree(msgspec.structs.replace(profile, device=device, operators=operators), plan)
 
 
@@ -150,18 +144,12 @@ STARTS = Profile(
 )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="validate passes over an `initial` that names no storage; replay refuses it"
-)
 def test_initial_names_a_storage_that_is_not_there() -> None:
     plan = plan_of(initial={7: "host"})
     agree(STARTS, plan)
     assert validate(STARTS, plan)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="replay stops at the first overflow in the order of the document's `initial`"
-)
 @pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2)])
 def test_how_much_too_much_starts_in_a_tier(order: tuple[int, ...]) -> None:
     plan = plan_of(initial=dict.fromkeys(order, "host"), host=12)
@@ -169,16 +157,11 @@ def test_how_much_too_much_starts_in_a_tier(order: tuple[int, ...]) -> None:
     agree(STARTS, plan)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="DESIGN section 3: a tier budget of 0 means no such tier; replay sees a full one"
-)
 def test_a_tier_of_no_bytes_does_not_exist() -> None:
     agree(STARTS, plan_of(Action(op=0, when="after", kind="copy_out", storage=0), host=0))
 
 
-def does(
-    us: int, *, reads: tuple[int, ...] = (), writes: tuple[int, ...] = (), stream: str = COMPUTE
-) -> Operator:
+def does(us: int, *, reads: tuple[int, ...] = (), writes: tuple[int, ...] = (), stream: str = COMPUTE) -> Operator:
     return Operator(duration_us=us, reads=reads, writes=writes, stream=stream)
 
 
@@ -190,12 +173,8 @@ def test_a_release_waits_for_its_operator() -> None:
     """Though the storage is idle long before: the operator on the other stream needs the room."""
     steps = (does(1, writes=(0,)), does(9), does(2, writes=(1,), stream="comm"), does(1), does(1, reads=(0,)))
     profile = Profile(operators=steps, storages=(Storage(id=0, bytes=5), Storage(id=1, bytes=5)))
-    plan = Plan(
-        residency=Residency(actions=(RELEASE,), recompute=(Recompute(storage=0, before_op=4, ops=(0,)),))
-    )
-    assert (
-        reference(profile, plan, 5)["step_ns"] == 14_000
-    )  # 10, then comm to 12 beside 11, recompute 12 to 13
+    plan = Plan(residency=Residency(actions=(RELEASE,), recompute=(Recompute(storage=0, before_op=4, ops=(0,)),)))
+    assert reference(profile, plan, 5)["step_ns"] == 14_000  # 10, then comm to 12 beside 11, recompute 12 to 13
     agree(profile, plan, 5)
     agree(profile, plan, 10)
 
