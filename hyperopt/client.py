@@ -41,9 +41,7 @@ class ServiceError(Exception):
     ) -> None:
         self.status, self.detail, self.type, self.title = status, detail, type, title
         self.field, self.remedy = field, remedy
-        super().__init__(
-            ": ".join(part for part in (field, detail) if part) + (f" ({remedy})" if remedy else "")
-        )
+        super().__init__(": ".join(part for part in (field, detail) if part) + (f" ({remedy})" if remedy else ""))
 
 
 class Client:
@@ -52,9 +50,7 @@ class Client:
     `url`: None for the setting HYPEROPT_SERVER_URL. `timeout_s`: of one request without any sign of life.
     """
 
-    def __init__(
-        self, url: str | None = None, *, timeout_s: float = 60.0, plan_cache: Path | None = None
-    ) -> None:
+    def __init__(self, url: str | None = None, *, timeout_s: float = 60.0, plan_cache: Path | None = None) -> None:
         self.url = url or from_environment().server_url
         self._http = httpx.Client(base_url=self.url, timeout=timeout_s)
         self._cached: dict[str, tuple[str, bytes]] = {}
@@ -63,9 +59,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -108,9 +102,7 @@ class Client:
     def validate(self, profile_id: str, plan: Plan) -> list[Json]:
         """Every violation of `plan` against a stored profile."""
         body = msgspec.json.encode(plan)
-        found: list[Json] = self._json("POST", f"/v1/profiles/{profile_id}/validate", content=body)[
-            "violations"
-        ]
+        found: list[Json] = self._json("POST", f"/v1/profiles/{profile_id}/validate", content=body)["violations"]
         return found
 
     def plan(

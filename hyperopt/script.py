@@ -128,10 +128,10 @@ class _Walk:
         self.version = [-1] * count
         # Storages copied, out or back, since their last ordinary access: not to be recomputed too (C17).
         self.copied_since_access: set[int] = set()
-        self.tiers = program.tiers
-        self.tier_budget = plan.budget.tier_bytes(program.profile)
+        self.tier_budget = {name: size for name, size in plan.budget.tier_bytes(program.profile).items() if size > 0}
+        self.tiers = {name: program.tiers[name] for name in self.tier_budget}  # 0 bytes: no such tier
         self.tier_used = dict.fromkeys(self.tiers, 0)
-        self.script.tier_peak_bytes = dict.fromkeys(self.tiers, 0)
+        self.script.tier_peak_bytes = dict.fromkeys(program.tiers, 0)
         self.used = program.profile.device.base_bytes
 
     def run(self) -> Script:
@@ -227,7 +227,9 @@ class _Walk:
                 self._refuse(Code.NOT_OFFLOADABLE, None, id, "not offloadable")
             self.in_hbm[s] = False
             self.script.starts_out.append(s)
-            self._take_tier(0, s, tier)
+            self._take_tier(s, tier)
+        for tier in self.tiers:
+            self._check_tier(0, tier)
         self.used += sum(size for size, there in zip(program.size, self.in_hbm, strict=True) if there)
         self.script.static_peak = self.used
         self._check_room(0, 0)
@@ -299,7 +301,8 @@ class _Walk:
             return
         if not self.tiers[tier].d2h_bytes_per_s:
             self._refuse(Code.NO_LINK, op, action.storage, f"no bandwidth to tier {tier!r}")
-        self._take_tier(op, s, tier)
+        self._take_tier(s, tier)
+        self._check_tier(op, tier)
         self.copied_since_access.add(s)
         self.script.tier[len(self.script.codes)] = tier
         self.script.add(COPY_OUT, s, op)
@@ -354,11 +357,13 @@ class _Walk:
         self.used -= self.program.size[s]
         self.script.add(RELEASE, s, op)
 
-    def _take_tier(self, op: int, s: int, tier: str) -> None:
+    def _take_tier(self, s: int, tier: str) -> None:
         self.in_tier[s] = tier
         used = self.tier_used[tier] = self.tier_used[tier] + self.program.size[s]
         self.script.tier_peak_bytes[tier] = max(self.script.tier_peak_bytes[tier], used)
-        short = used - self.tier_budget[tier]
+
+    def _check_tier(self, op: int, tier: str) -> None:
+        short = self.tier_used[tier] - self.tier_budget[tier]
         if short > 0 and self.out_of_memory is None:
             self.out_of_memory = OutOfMemory(op, short, tier)
 

@@ -70,9 +70,7 @@ class Settings:
 
     data_dir: Path = field(
         default_factory=_home,
-        metadata=_about(
-            Path, "~/.local/share/hyperopt", "Folder of the SQLite files and of uploads under way."
-        ),
+        metadata=_about(Path, "~/.local/share/hyperopt", "Folder of the SQLite files and of uploads under way."),
     )
     database_url: str = field(
         default="",
@@ -98,9 +96,7 @@ class Settings:
     )
     server_url: str = field(
         default="http://127.0.0.1:8750",
-        metadata=_about(
-            str, "http://127.0.0.1:8750", "Server that `hyperopt upload` and `hyperopt show` speak to."
-        ),
+        metadata=_about(str, "http://127.0.0.1:8750", "Server that `hyperopt upload` and `hyperopt show` speak to."),
     )
     max_upload_bytes: int = field(
         default=512 * 1024**2, metadata=_about(_bytes, "512M", "Largest body of an upload, as sent.")
@@ -120,18 +116,14 @@ class Settings:
             "Name of this worker. After a crash, the jobs it was solving wait for a worker of the same name.",
         ),
     )
-    worker_jobs: int = field(
-        default=1, metadata=_about(_whole, "1", "Jobs that one worker solves at the same time.")
-    )
+    worker_jobs: int = field(default=1, metadata=_about(_whole, "1", "Jobs that one worker solves at the same time."))
     solve_memory_bytes: int = field(
         default=4 * GIB,
         metadata=_about(_bytes, "4G", "Memory limit of one solve, which is a process of its own."),
     )
     max_time_limit_s: float = field(
         default=3600.0,
-        metadata=_about(
-            _seconds, "3600", "Longest time limit that a request for a plan may ask for, in seconds."
-        ),
+        metadata=_about(_seconds, "3600", "Longest time limit that a request for a plan may ask for, in seconds."),
     )
 
     @property

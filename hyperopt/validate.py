@@ -56,6 +56,10 @@ def validate(profile: Profile, plan: Plan, hbm_bytes: int | None = None) -> list
     found: list[Violation] = []
     events = _events(profile, plan, found)
     use = _Use()
+    found += [
+        Violation(Code.UNKNOWN_STORAGE, None, id, f"initial: the profile has no storage {id}")
+        for id in plan.residency.initial.keys() - profile.by_id.keys()
+    ]
     for storage in profile.storages:
         found += _Story(profile, plan, storage, use).violations(events.get(storage.id, []))
     if not found:
@@ -126,7 +130,7 @@ class _Story:
 
     def __init__(self, profile: Profile, plan: Plan, storage: Storage, use: _Use) -> None:
         self.profile, self.plan, self.storage, self.use = profile, plan, storage, use
-        self.tiers: dict[str, Tier] = profile.device.tiers
+        self.tiers = _tiers(profile, plan)
         self.found: list[Violation] = []
         self.in_hbm = False
         self.tier: str | None = None
@@ -329,6 +333,12 @@ class _Story:
         where = "at step start" if op is None else f"at operator {op}"
         named = f"storage {self.storage.id}" + (f" ({self.storage.name})" if self.storage.name else "")
         self.found.append(Violation(code, op, self.storage.id, f"{named} {where}: {message}"))
+
+
+def _tiers(profile: Profile, plan: Plan) -> dict[str, Tier]:
+    """The tiers that exist under the plan's budget: one of 0 bytes does not."""
+    budget = plan.budget.tier_bytes(profile)
+    return {name: tier for name, tier in profile.device.tiers.items() if budget[name]}
 
 
 def _writer(op: int) -> str:

@@ -101,7 +101,8 @@ def _profile_lines(summary: dict[str, Any]) -> str:
     lines = [
         _profile_line(summary),
         f"  project {summary['project']}, run {summary['run_name'] or '(no name)'}, "
-        f"model {summary['model'] or '-'}, rank {summary['rank']} of {summary['world_size']}, from {summary['source'] or '-'}",
+        f"model {summary['model'] or '-'}, rank {summary['rank']} of {summary['world_size']}, "
+        f"from {summary['source'] or '-'}",
     ]
     if summary["step_us"] is not None:
         lines.append(f"  step {summary['step_us'] / 1000:.3f} ms (replayed)")
@@ -156,9 +157,9 @@ def _job_lines(job: dict[str, Any]) -> str:
 def _answer_lines(question: str, answer: Any, limit: int) -> str:
     if question == "peak":
         head = (
-            f"peak {answer['peak_bytes'] / MIB:.2f} MiB at operator {answer['peak_op']} "
-            f"({answer['operator']}): {answer['alive_count']} storages {answer['alive_bytes'] / MIB:.2f}, workspace "
-            f"{answer['workspace_bytes'] / MIB:.2f}, base {answer['base_bytes'] / MIB:.2f}"
+            f"peak {_mib(answer['peak_bytes'])} MiB at operator {answer['peak_op']} ({answer['operator']}): "
+            f"{answer['alive_count']} storages {_mib(answer['alive_bytes'])}, "
+            f"workspace {_mib(answer['workspace_bytes'])}, base {_mib(answer['base_bytes'])}"
         )
         rows = [[_mib(s["bytes"]), s["kind"], s["layer"] or "-", _name(s)] for s in answer["storages"]]
         return "\n".join([head, *_columns(["MiB", "kind", "layer", "storage"], rows)])

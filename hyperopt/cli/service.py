@@ -171,17 +171,16 @@ def _shown(database: Database) -> str:
 def _clear_errors() -> Iterator[None]:
     """What can be wrong with settings, database or names, in one line and exit 64."""
     try:
-        from api.engine import NameTaken
         from hyperopt.store.database import CannotConnect
         from hyperopt.store.schema import SchemaError
+
+        yield
     except ImportError as error:
         say(
             f"the service is not installed here ({error.name} is missing): "
             "pip install 'hyperopt-supernode[server]'"
         )
         raise typer.Exit(BAD_INPUT) from error
-    try:
-        yield
-    except (SettingError, SchemaError, NameTaken, CannotConnect) as error:
+    except (SettingError, SchemaError, CannotConnect) as error:
         say(str(error))
         raise typer.Exit(BAD_INPUT) from error

@@ -6,6 +6,7 @@ A number per operator and rank as rows would be 10^5 rows a rank; as an array it
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 _TIME = np.dtype("<i8")
-_ACCESS = np.dtype("<u4")
+_CODE = struct.Struct("<I")
 
 
 def pack_times(values: Iterable[int] | Ints) -> bytes:
@@ -28,9 +29,9 @@ def unpack_times(data: bytes) -> Ints:
 
 def pack_accesses(codes: list[int]) -> bytes:
     """Codes 2 x operator position (+ 1 where it writes), in launch order."""
-    return np.asarray(codes, dtype=_ACCESS).tobytes()
+    return b"".join(map(_CODE.pack, codes))
 
 
-def unpack_accesses(data: bytes) -> Ints:
+def unpack_accesses(data: bytes) -> list[int]:
     """Operator positions of a storage's accesses, in launch order."""
-    return (np.frombuffer(data, dtype=_ACCESS) >> 1).astype(np.int64)
+    return [code >> 1 for (code,) in _CODE.iter_unpack(data)]

@@ -67,9 +67,7 @@ class Database:
         except DatabaseError as error:
             shown = self.url.render_as_string(hide_password=True)
             reason = str(error.orig).strip().partition("\n")[0]
-            raise CannotConnect(
-                f"cannot open the database {shown}: {reason} (HYPEROPT_DATABASE_URL)"
-            ) from error
+            raise CannotConnect(f"cannot open the database {shown}: {reason} (HYPEROPT_DATABASE_URL)") from error
 
     def close(self) -> None:
         self.engine.dispose()

@@ -55,9 +55,7 @@ def get_job(session: Session, id: str) -> JobRecord | None:
 
 def unfinished_jobs(session: Session) -> Sequence[str]:
     """Ids of jobs accepted and not finished, oldest first."""
-    return session.scalars(
-        select(Job.id).where(Job.finished_at.is_(None)).order_by(Job.created_at, Job.id)
-    ).all()
+    return session.scalars(select(Job.id).where(Job.finished_at.is_(None)).order_by(Job.created_at, Job.id)).all()
 
 
 def list_jobs(session: Session, profile_id: str | None = None, limit: int = 50) -> list[JobRecord]:
@@ -93,9 +91,7 @@ def cancel_requested(session: Session, id: str) -> bool:
     return session.scalar(select(Job.cancel_requested_at).where(Job.id == id)) is not None
 
 
-def finish_job(
-    session: Session, id: str, outcome: Outcome, result: dict[str, Any], plan_id: str | None = None
-) -> None:
+def finish_job(session: Session, id: str, outcome: Outcome, result: dict[str, Any], plan_id: str | None = None) -> None:
     """Closes the job. A job already finished keeps its first result: two workers may have run it."""
     row = session.get_one(Job, id)
     if row.finished_at is None:
@@ -114,10 +110,7 @@ def add_event(session: Session, id: str, data: dict[str, Any]) -> int:
 def list_events(session: Session, id: str, after: int = 0, limit: int = 1000) -> list[EventRecord]:
     """Reports of progress with a number above `after`, in order."""
     rows = session.scalars(
-        select(JobEvent)
-        .where(JobEvent.job_id == id, JobEvent.seq > after)
-        .order_by(JobEvent.seq)
-        .limit(limit)
+        select(JobEvent).where(JobEvent.job_id == id, JobEvent.seq > after).order_by(JobEvent.seq).limit(limit)
     )
     return [EventRecord(row.seq, row.at, row.data) for row in rows]
 

@@ -13,7 +13,7 @@ from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, defer
 
-from hyperopt.documents import GZIP_MAGIC, ZSTD_MAGIC
+from hyperopt.documents import GZIP_MAGIC, ZSTD_MAGIC, DocumentError
 from hyperopt.profile import Profile
 from hyperopt.replay import Timeline
 from hyperopt.store.columns import pack_accesses, pack_times
@@ -92,6 +92,40 @@ def profile_id(digest: str) -> str:
     return "profile-" + digest.removeprefix("sha256:")[:20]
 
 
+def find_uploaded(session: Session, raw: bytes) -> str | None:
+    """The id of the profile that exactly these bytes were stored as."""
+    return session.scalar(select(Rank.id).where(Rank.document == hashlib.sha256(raw).hexdigest()))
+
+
+def check_storable(profile: Profile, timeline: Timeline) -> None:
+    """Raises `DocumentError` where a checked profile has figures or text that a database cannot hold."""
+    for i, operator in enumerate(profile.operators):
+        for field in ("name", "type", "stream", "layer"):
+            if "\0" in getattr(operator, field):
+                raise _null_character(f"$.operators[{i}].{field}")
+        for field in ("micro_batch", "stage"):
+            if abs(getattr(operator, field) or 0) > _LARGEST:
+                raise DocumentError(f"$.operators[{i}].{field}", "beyond 64 bits", "number them from 0")
+    for i, storage in enumerate(profile.storages):
+        if "\0" in storage.name:
+            raise _null_character(f"$.storages[{i}].name")
+    for field in ("name", "framework", "framework_version", "model", "source"):
+        if "\0" in getattr(profile.run, field):
+            raise _null_character(f"$.run.{field}")
+    if timeline.step_ns > _LARGEST:
+        raise DocumentError("$.operators", "the step takes longer than 292 years", "give times in microseconds")
+    sizes = sum(storage.bytes for storage in profile.storages)
+    if profile.device.base_bytes + sizes + sum(o.workspace_bytes for o in profile.operators) > _LARGEST:
+        raise DocumentError("$.storages", "the sizes add up to more than 8 EiB", "give sizes in bytes")
+
+
+_LARGEST = 2**63 - 1
+
+
+def _null_character(field: str) -> DocumentError:
+    return DocumentError(field, "contains a null character", "leave it out")
+
+
 def keep_profile(
     database: Database, project: str, profile: Profile, warnings: list[str], raw: bytes, timeline: Timeline
 ) -> tuple[str, bool]:
@@ -129,7 +163,8 @@ def add_profile(
         if home != project:
             raise ProjectConflict(id, home)
         return id, False
-    owner = session.scalar(select(Project).where(Project.name == project))
+    # Locked: ranks of one run that arrive together must find each other's run (SQLite has one writer anyway).
+    owner = session.scalar(select(Project).where(Project.name == project).with_for_update())
     if owner is None:
         owner = Project(name=project)
         session.add(owner)
@@ -311,9 +346,7 @@ def _run(session: Session, project: Project, profile: Profile) -> Run:
 def _document(session: Session, raw: bytes) -> str:
     sha256 = hashlib.sha256(raw).hexdigest()
     if session.get(Document, sha256, options=[defer(Document.data)]) is None:
-        encoding = (
-            "gzip" if raw.startswith(GZIP_MAGIC) else "zstd" if raw.startswith(ZSTD_MAGIC) else "identity"
-        )
+        encoding = "gzip" if raw.startswith(GZIP_MAGIC) else "zstd" if raw.startswith(ZSTD_MAGIC) else "identity"
         session.add(Document(sha256=sha256, encoding=encoding, size=len(raw), data=raw))
         session.flush()
     return sha256
@@ -355,14 +388,11 @@ def _summaries(session: Session, *conditions: Any, limit: int = 1) -> list[Profi
         .limit(limit)
     )
     return [
-        _summary(rank, run, program, project, encoding, size)
-        for rank, run, program, project, encoding, size in rows
+        _summary(rank, run, program, project, encoding, size) for rank, run, program, project, encoding, size in rows
     ]
 
 
-def _summary(
-    rank: Rank, run: Run, program: Program, project: str, encoding: str, size: int
-) -> ProfileSummary:
+def _summary(rank: Rank, run: Run, program: Program, project: str, encoding: str, size: int) -> ProfileSummary:
     return ProfileSummary(
         id=rank.id,
         project=project,

@@ -6,6 +6,7 @@ All three answer from rows and time columns; no document is decoded.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import Row, func, select
@@ -131,6 +132,7 @@ def alive_at_peak(session: Session, profile_id: str, limit: int = 50) -> Peak | 
 
 def _alive(session: Session, program: int, peak_op: int, running: Ints) -> list[AliveStorage]:
     oldest = int(running[0]) if running.size else peak_op
+    at_work = frozenset(running.tolist())
     rows = session.scalars(
         select(StorageRow).where(
             StorageRow.program_id == program,
@@ -150,7 +152,7 @@ def _alive(session: Session, program: int, peak_op: int, running: Ints) -> list[
             row.alive_until,
         )
         for row in rows
-        if row.alive_until >= peak_op or np.isin(unpack_accesses(row.accesses), running).any()
+        if row.alive_until >= peak_op or not at_work.isdisjoint(unpack_accesses(row.accesses))
     ]
 
 
@@ -164,7 +166,7 @@ def longest_idle(session: Session, profile_id: str, limit: int = 50) -> list[Idl
         return None
     if rank.timing_only or rank.step_ns is None:
         raise NotPlannable(profile_id)
-    start, end = _times(session, profile_id)
+    start, end = (times.tolist() for times in _times(session, profile_id))
     rows = session.execute(
         select(
             StorageRow.storage,
@@ -177,45 +179,59 @@ def longest_idle(session: Session, profile_id: str, limit: int = 50) -> list[Idl
             StorageRow.resident_at_end,
             StorageRow.accesses,
         ).where(StorageRow.program_id == rank.program_id)
-    )
-    idle = [found for row in rows if (found := _longest_gap(row, start, end, rank.step_ns)) is not None]
-    idle.sort(key=lambda storage: (-storage.byte_seconds, storage.storage))
-    return idle[:limit]
+    ).all()
+    gaps = [_longest_gap(row, start, end, rank.step_ns) for row in rows]
+    found = [
+        IdleStorage(
+            storage=row.storage,
+            name=row.name,
+            kind=row.kind,
+            layer=row.layer,
+            bytes=row.bytes_,
+            idle_us=gap.ns / 1000,
+            byte_seconds=row.bytes_ * gap.ns / 1e9,
+            after_op=gap.after_op,
+            before_op=gap.before_op,
+            wraps=gap.wraps,
+            offloadable=row.offloadable,
+        )
+        for row, gap in sorted(zip(rows, gaps, strict=True), key=lambda pair: -pair[0].bytes_ * pair[1].ns)[:limit]
+        if gap.ns > 0
+    ]
+    return sorted(found, key=lambda storage: (-storage.byte_seconds, storage.storage))
 
 
-def _longest_gap(
-    row: Row[int, str, str, str, int, bool, bool, bool, bytes], start: Ints, end: Ints, step_ns: int
-) -> IdleStorage | None:
+class _Gap(NamedTuple):
+    ns: int
+    after_op: int | None = None
+    before_op: int | None = None
+    wraps: bool = False
+
+
+def _longest_gap(row: Row[*tuple[Any, ...]], start: list[int], end: list[int], step_ns: int) -> _Gap:
     """The longest of: gaps between accesses; before the first or after the last where it is resident there.
 
-    Resident at both ends, the two join: that gap runs over the step's end.
+    Resident at both ends, the two join: that gap runs over the step's end. Plain integers: a storage has a
+    handful of accesses, for which arrays take ten times as long.
     """
-    storage, name, kind, layer, size, offloadable, at_start, at_end, packed = row
-    ops = unpack_accesses(packed)
-    gaps: list[tuple[int, int | None, int | None, bool]] = []
-    if ops.size:
+    ops = unpack_accesses(row.accesses)
+    if not ops:
+        return _Gap(step_ns, wraps=row.resident_at_end) if row.resident_at_start else _Gap(0)
+    longest = _Gap(0)
+    idle_from, last = end[ops[0]], ops[0]
+    for op in ops[1:]:
+        if start[op] - idle_from > longest.ns:
+            longest = _Gap(start[op] - idle_from, last, op)
         # Accesses on several streams overlap: idle begins when all so far have ended.
-        between = start[ops[1:]] - np.maximum.accumulate(end[ops])[:-1]
-        if between.size:
-            widest = int(between.argmax())
-            gaps.append((int(between[widest]), int(ops[widest]), int(ops[widest + 1]), False))
-        before, after = int(start[ops[0]]), step_ns - int(end[ops].max())
-        first, last = int(ops[0]), int(ops[-1])
-        if at_start and at_end:
-            gaps.append((before + after, last, first, True))
-        elif at_start:
-            gaps.append((before, None, first, False))
-        elif at_end:
-            gaps.append((after, last, None, False))
-    elif at_start:
-        gaps.append((step_ns, None, None, at_end))
-    idle_ns, after_op, before_op, wraps = max(gaps, key=lambda gap: gap[0], default=(0, None, None, False))
-    if idle_ns <= 0:
-        return None
-    weight = size * idle_ns / 1e9
-    return IdleStorage(
-        storage, name, kind, layer, size, idle_ns / 1000, weight, after_op, before_op, wraps, offloadable
-    )
+        idle_from, last = max(idle_from, end[op]), op
+    before, after = start[ops[0]], step_ns - idle_from
+    if row.resident_at_start and row.resident_at_end:
+        ends = _Gap(before + after, last, ops[0], True)
+    elif row.resident_at_start:
+        ends = _Gap(before, None, ops[0])
+    else:
+        ends = _Gap(after if row.resident_at_end else 0, last, None)
+    return max(longest, ends, key=lambda gap: gap.ns)
 
 
 def access_frequency(session: Session, profile_id: str) -> list[AccessFrequency] | None:

@@ -60,9 +60,7 @@ def make_current(database: Database) -> None:
         return
     known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
     if at is not None and at not in known:
-        raise SchemaError(
-            f"the database is at revision {at}, newer than this program: install the newer hyperopt"
-        )
+        raise SchemaError(f"the database is at revision {at}, newer than this program: install the newer hyperopt")
     if at is not None and not database.is_sqlite:
         raise SchemaError(
             f"the database is at revision {at}, this program needs {newest()}: stop the other servers, "

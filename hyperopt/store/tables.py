@@ -195,7 +195,7 @@ class Rank(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     rank: Mapped[int]
     program_id: Mapped[int] = mapped_column(ForeignKey("programs.id"), index=True)
-    document: Mapped[str] = mapped_column(ForeignKey("documents.sha256"))
+    document: Mapped[str] = mapped_column(ForeignKey("documents.sha256"), index=True)
     digest: Mapped[str] = mapped_column(unique=True)
     source: Mapped[str]
     is_measured: Mapped[bool]
