@@ -1,8 +1,8 @@
-"""What the PyNative adapter cannot do, said before a run starts: one sentence for each thing a plan asks in vain.
+"""What the PyNative adapter cannot do, said before a run starts: a sentence for each thing asked in vain.
 
-It can: move what autograd saved, once a step, inside the storage's window, to host memory; and recompute whole
-layers. It cannot: move parameters, gradients or optimizer states; start a step with something on the host;
-drop a storage that no recomputed layer brings back; run single operators again; shard or place.
+It can: move what autograd saved, once a step, inside the storage's window, to host memory; and recompute
+whole layers. It cannot: move parameters, gradients or optimizer states; start a step with something on the
+host; drop a storage that no recomputed layer brings back; run single operators again; shard or place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class PlanRefused(ValueError):
 
 
 def refusals(profile: Profile, plan: Plan, cells: set[str]) -> list[str]:
-    """Reasons why `plan` cannot be applied in PyNative mode; empty if it can. `cells`: the network's cell names."""
+    """Reasons why `plan` cannot be applied in PyNative mode; empty if it can. `cells`: the network's cell
+    names."""
     reasons = _wrong_profile(profile, plan)
     if reasons:
         return reasons  # everything else would be judged by the wrong numbers
@@ -33,7 +34,7 @@ def refusals(profile: Profile, plan: Plan, cells: set[str]) -> list[str]:
     if plan.stages is not None:
         reasons.append("stages: an eager run on one device has no pipeline")
     for id, tier in sorted(plan.residency.initial.items()):
-        reasons.append(f"initial: storage {_name(profile, id)} would have to start in {tier}; only saved activations move")
+        reasons.append(f"initial: storage {_name(profile, id)} would start in {tier}; only saved activations move")
     recomputed = recomputed_layers(profile, plan)
     reasons += _recompute_refusals(profile, plan, cells)
     reasons += _move_refusals(profile, plan, recomputed)
@@ -74,7 +75,7 @@ def _recompute_refusals(profile: Profile, plan: Plan, cells: set[str]) -> list[s
     reasons = []
     for entry in plan.residency.recompute:
         if any(op >= len(profile.operators) for op in entry.ops):
-            reasons.append(f"recompute of storage {_name(profile, entry.storage)}: operators {list(entry.ops)} do not exist")
+            reasons.append(f"recompute of storage {_name(profile, entry.storage)}: no operators {list(entry.ops)}")
             continue
         layers = sorted({profile.operators[op].layer for op in entry.ops})
         where = f"recompute before operator {entry.before_op}"
@@ -84,7 +85,9 @@ def _recompute_refusals(profile: Profile, plan: Plan, cells: set[str]) -> list[s
         whole = forward_operators(profile, layers[0])
         if set(entry.ops) != whole:
             missing, extra = sorted(whole - set(entry.ops)), sorted(set(entry.ops) - whole)
-            reasons.append(f"{where}: only all forward operators of {layers[0]} together; missing {missing}, too many {extra}")
+            reasons.append(
+                f"{where}: only all forward operators of {layers[0]} together; missing {missing}, extra {extra}"
+            )
         fixed = [profile.operators[op].name for op in sorted(whole) if not profile.operators[op].recomputable]
         if fixed:
             reasons.append(f"{where}: {layers[0]} cannot run twice because of {fixed}")
@@ -105,6 +108,11 @@ def _move_refusals(profile: Profile, plan: Plan, recomputed: list[str]) -> list[
         if kinds == ["release"] and id in inside:
             continue  # what Cell.recompute does by itself
         reasons += [f"storage {_name(profile, id)}: {why}" for why in _one_move(profile, actions, id in inside)]
+        reasons += [
+            f"storage {_name(profile, id)}: {layer}, which is recomputed, has several inputs that autograd saves"
+            for layer in recomputed
+            if id in saved_inputs(profile, layer) and layer_input(profile, layer) is None
+        ]
     return reasons
 
 
@@ -126,8 +134,18 @@ def _one_move(profile: Profile, actions: list[Action], inside: bool) -> list[str
     ]
     why += [f"tier {a.tier!r}: only {HOST!r}" for a in by_kind["copy_out"] if (a.tier or HOST) != HOST]
     first, last = storage.window
-    why += [f"{a.kind} after operator {a.op}: it is in use until operator {first}" for k in ("copy_out", "release") for a in by_kind[k] if a.op < first]
-    why += [f"{a.kind} after operator {a.op}: it is needed at operator {last}" for k in ("copy_out", "release") for a in by_kind[k] if a.op >= last]
+    why += [
+        f"{a.kind} after operator {a.op}: it is in use until operator {first}"
+        for k in ("copy_out", "release")
+        for a in by_kind[k]
+        if a.op < first
+    ]
+    why += [
+        f"{a.kind} after operator {a.op}: it is needed at operator {last}"
+        for k in ("copy_out", "release")
+        for a in by_kind[k]
+        if a.op >= last
+    ]
     why += [f"copy_in before operator {a.op}: operator {last} needs it" for a in by_kind["copy_in"] if a.op > last]
     return why
 
@@ -140,6 +158,20 @@ def dropped_by_recompute(profile: Profile, layer: str) -> set[int]:
         if operator.phase == "forward" and number not in inner:
             made -= operator.accesses | set(operator.saves)
     return made
+
+
+def saved_inputs(profile: Profile, layer: str) -> set[int]:
+    """What the layer saves for backward but did not make, constants and parameters apart: its inputs."""
+    inner = forward_operators(profile, layer)
+    made = {id for op in inner for id in profile.operators[op].writes}
+    saved = {id for op in inner for id in profile.operators[op].saves}
+    return {id for id in saved - made if not profile.by_id[id].resident_at_start}
+
+
+def layer_input(profile: Profile, layer: str) -> int | None:
+    """The storage that recomputing the layer starts from; None if that is not a single one of the step."""
+    inputs = saved_inputs(profile, layer)
+    return inputs.pop() if len(inputs) == 1 else None
 
 
 def _name(profile: Profile, id: int) -> str:

@@ -1,7 +1,7 @@
 """Copies between MindSpore's memory pool ("HBM" on a CPU) and host buffers (numpy), one thread a direction.
 
-`Tensor.asnumpy` and `Tensor(array)` copy nothing on a CPU: both share memory, so a swap made of them would move
-no byte and leave the pool's record. These copies move bytes: out of a block of the pool into a buffer of
+`Tensor.asnumpy` and `Tensor(array)` copy nothing on a CPU: both share memory, so a swap made of them would
+move no byte and leave the pool's record. These copies move bytes: out of a block of the pool into a buffer of
 numpy's, and back into a *new* block of the pool, which the record sees. `ctypes.memmove` lets go of the
 interpreter lock, so a copy runs beside the kernels.
 """
@@ -26,7 +26,8 @@ def host_buffer(size: int) -> Buffer:
 
 
 def device_block(size: int, dtype: Any = None) -> Any:
-    """A flat uninitialised tensor in the pool: `size` bytes of `dtype` (default uint8). Allocated on return."""
+    """A flat uninitialised tensor in the pool: `size` bytes of `dtype` (default uint8). Allocated on
+    return."""
     import mindspore as ms
     from mindspore import mint
 

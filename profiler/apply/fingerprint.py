@@ -1,8 +1,8 @@
 """Is this still the model that was profiled? A dry forward pass, compared operator by operator.
 
-The pass runs the network once under dispatch and without gradients: nothing is saved, little memory is used, no
-weight changes (random states are put back). Names, shapes and types of what the dispatcher shows must be those
-of the profile's forward operators of the network.
+The pass runs the network once under dispatch and without gradients: nothing is saved, little memory is used,
+no weight changes (random states are put back). Names, shapes and types of what the dispatcher shows must be
+those of the profile's forward operators of the network.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def recorded_forward(profile: Profile) -> list[Mark]:
 
 
 def updates_while_forward(profile: Profile) -> list[str]:
-    """Forward operators that write what outlives the step (running means): a dry pass would write it twice."""
+    """Forward operators that write what outlives the step (running means): a dry pass would write it
+    twice."""
     kept = {storage.id for storage in profile.storages if storage.resident_at_start}
     return [o.name for o in profile.operators if o.phase == "forward" and kept.intersection(o.writes)]
 
@@ -46,7 +47,9 @@ def forward_marks(net: Any, inputs: tuple[Any, ...]) -> list[Mark]:
 
     class Dispatch(ms.MsDispatchMode):  # type: ignore[misc, name-defined, unused-ignore]
         def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-            given = {int(tensor.untyped_storage().data_ptr()) for tensor in tensors_in([*args, *(kwargs or {}).values()])}
+            given = {
+                int(tensor.untyped_storage().data_ptr()) for tensor in tensors_in([*args, *(kwargs or {}).values()])
+            }
             result = func(*args, **(kwargs or {}))
             outputs = list(tensors_in(result))
             if any(int(tensor.untyped_storage().data_ptr()) not in given for tensor in outputs):
@@ -74,13 +77,13 @@ def differences(recorded: list[Mark], now: list[Mark]) -> list[str]:
         return []
     found = []
     if len(recorded) != len(now):
-        found.append(f"the model has changed: {len(recorded)} forward operators were recorded, now there are {len(now)}")
+        found.append(f"the model has changed: {len(recorded)} forward operators were recorded, now {len(now)}")
     matcher = difflib.SequenceMatcher(a=recorded, b=now, autojunk=False)
     changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]
     for _, a, b, c, d in changes[:SHOWN]:
-        found.append(f"the model has changed at forward operator {a}: recorded {_words(recorded[a:b])}, now {_words(now[c:d])}")
+        found.append(f"changed at forward operator {a}: recorded {_words(recorded[a:b])}, now {_words(now[c:d])}")
     if len(changes) > SHOWN:
-        found.append(f"the model has changed in {len(changes) - SHOWN} more places")
+        found.append(f"changed in {len(changes) - SHOWN} more places")
     return found
 
 

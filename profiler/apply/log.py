@@ -15,7 +15,8 @@ Outcome = Literal["done", "not reached"]
 
 @dataclass
 class ActionRecord:
-    """One planned action in one step. ``outcome`` turns from "not reached" to "done" when it is carried out."""
+    """One planned action in one step. ``outcome`` turns from "not reached" to "done" when it is carried
+    out."""
 
     step: int
     kind: str
@@ -30,8 +31,8 @@ class ActionRecord:
 class CopyBack:
     """One storage's way back to HBM in one step.
 
-    ``ahead``: issued before the operator that uses it asked for it. ``waited_us``: how long that operator then
-    waited for the copy's end.
+    ``ahead``: issued before the operator that uses it asked for it. ``waited_us``: how long that operator
+    then waited for the copy's end.
     """
 
     step: int

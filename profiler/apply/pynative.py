@@ -31,11 +31,12 @@ from profiler.apply.swap import Swapper
 def apply_pynative(net: Any, profile: Profile, plan: Plan) -> Iterator[ExecutionLog]:
     """Training steps of ``net`` inside the context follow ``plan``, which was made for ``profile``.
 
-    Yields the execution log, which fills as steps run. On exit copies have ended and the network is as before.
-    Call ``mindspore.runtime.launch_blocking()`` before the process's first operator, as for the capture.
+    Yields the execution log, which fills as steps run. On exit copies have ended and the network is as
+    before. Call ``mindspore.runtime.launch_blocking()`` before the process's first operator, as for the
+    capture.
 
-    Raises `PlanRefused`, on entry with everything that the adapter cannot do, or from the first step with every
-    difference between the network and the profile.
+    Raises `PlanRefused`, on entry with everything that the adapter cannot do, or from the first step with
+    every difference between the network and the profile.
     """
     import mindspore as ms
 
@@ -93,8 +94,8 @@ def _checked_and_recomputed(
 def _recomputed(cell: Any, layer: str, swapper: Swapper) -> Iterator[None]:
     """`Cell.recompute` while the context lasts.
 
-    The form that is not re-entrant, because it saves the cell's input through the hooks (the other one keeps it
-    in a Python list, out of a plan's reach) and saves nothing more in backward.
+    The form that is not re-entrant, because it saves the cell's input through the hooks (the other one keeps
+    it in a Python list, out of a plan's reach) and saves nothing more in backward.
     """
     flags = [(inner, inner._has_config_recompute, inner.get_scope()) for _, inner in cell.cells_and_names()]
     before, marks = cell._recompute_cell, dict(cell.get_flags())

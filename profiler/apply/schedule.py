@@ -1,7 +1,7 @@
 """A plan for the eye of the saved-tensor hooks: which save is which storage, and when to act.
 
-The hooks are the only clock that costs nothing (dispatch mode doubles the memory). The profile says where each
-of their calls stands, so a call is a moment on the axis of operators::
+The hooks are the only clock that costs nothing (dispatch mode doubles the memory). The profile says where
+each of their calls stands, so a call is a moment on the axis of operators::
 
     moment    2k-1         2k          2k+1
            load before   operator k   save after
@@ -15,9 +15,9 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
-from hyperopt.plan import Plan
+from hyperopt.plan import Action, Plan, Recompute
 from hyperopt.profile import Profile
-from profiler.apply.capability import dropped_by_recompute, forward_operators, recomputed_layers
+from profiler.apply.capability import dropped_by_recompute, forward_operators, layer_input, recomputed_layers
 
 
 def before(op: int) -> int:
@@ -63,6 +63,10 @@ class Schedule:
     recomputed: tuple[str, ...]
     inputs: dict[str, int | None]
     """Storage that is the input of each recomputed layer; None where it is not one that autograd saves."""
+    drops: dict[str, tuple[Action, ...]]
+    """Planned releases that recomputing each layer carries out by itself."""
+    again: dict[str, tuple[Recompute, ...]]
+    """Planned recomputes, by layer."""
     names: dict[int, str]
     bytes: dict[int, int]
     made: frozenset[int]
@@ -74,7 +78,7 @@ def schedule(profile: Profile, plan: Plan) -> Schedule:
     layers = tuple(recomputed_layers(profile, plan))
     inner = {op for layer in layers for op in forward_operators(profile, layer)}
     gone = {id for layer in layers for id in dropped_by_recompute(profile, layer)}
-    inputs = {layer: _layer_input(profile, layer) for layer in layers}
+    inputs = {layer: layer_input(profile, layer) for layer in layers}
     saves = tuple(
         Save(id, number, operator.layer if number in inner else "")
         for number, operator in enumerate(profile.operators)
@@ -103,6 +107,11 @@ def schedule(profile: Profile, plan: Plan) -> Schedule:
         moves=_moves(profile, plan, saves, loads, inputs, axis),
         recomputed=layers,
         inputs=inputs,
+        drops={layer: _drops(profile, plan, layer) for layer in layers},
+        again={
+            layer: tuple(entry for entry in plan.residency.recompute if profile.operators[entry.ops[0]].layer == layer)
+            for layer in layers
+        },
         names={storage.id: storage.name for storage in profile.storages},
         bytes={storage.id: storage.bytes for storage in profile.storages},
         made=frozenset(storage.id for storage in profile.storages if not storage.resident_at_start),
@@ -110,17 +119,9 @@ def schedule(profile: Profile, plan: Plan) -> Schedule:
     )
 
 
-def _layer_input(profile: Profile, layer: str) -> int | None:
-    """What the layer saves but did not make: its input. None if that is not a single storage of the step."""
-    inner = forward_operators(profile, layer)
-    made = {id for op in inner for id in profile.operators[op].writes}
-    candidates = {
-        id
-        for op in inner
-        for id in profile.operators[op].saves
-        if id not in made and not profile.by_id[id].resident_at_start
-    }
-    return candidates.pop() if len(candidates) == 1 else None
+def _drops(profile: Profile, plan: Plan, layer: str) -> tuple[Action, ...]:
+    inside = dropped_by_recompute(profile, layer)
+    return tuple(action for action in plan.residency.actions if action.storage in inside)
 
 
 def _moves(

@@ -1,12 +1,12 @@
 """The saved-tensor hooks at work: storages leave HBM, come back ahead of use, and every action is logged.
 
-One `Swapped` stands for one planned storage in one step, however many tensors (views included) autograd saves of
-it: one copy out, one copy back. Its life::
+One `Swapped` stands for one planned storage in one step, however many tensors (views included) autograd
+saves of it: one copy out, one copy back. Its life::
 
-    save, save ... out issued -> copied -> device block dropped ... in issued -> copied -> load, load -> forgotten
+    saves ... out issued -> copied -> device block dropped ... in issued -> copied -> loads -> forgotten
 
-The hooks run in the thread that trains; a link has a thread a direction. What the two share are two tickets and
-the device tensor, which only the moment after the copy out drops, under a lock.
+The hooks run in the thread that trains; a link has a thread a direction. What the two share are two tickets
+and the device tensor, which only the moment after the copy out drops, under a lock.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
+from hyperopt.plan import Action
 from profiler.apply.capability import PlanRefused
 from profiler.apply.copies import Buffer, Link, Ticket, address_of, copy_in, copy_out, device_block
 from profiler.apply.log import ActionRecord, CopyBack, ExecutionLog
@@ -61,6 +62,8 @@ class Held:
     strides: tuple[int, ...] = ()
     offset: int = 0
     dtype: Any = None
+    entry_of: str | None = None
+    """The recomputed layer whose input this is: fetching it means that the layer runs again."""
 
 
 class Swapper:
@@ -78,6 +81,8 @@ class Swapper:
         self.loads_seen: dict[int, int] = {}
         self.addresses: dict[int, int] = {}
         self.swapped: dict[int, Swapped] = {}
+        self.drops: dict[str, list[ActionRecord]] = {}
+        self.again: dict[str, list[ActionRecord]] = {}
         self.entered: str | None = None
         self.entry_addresses: frozenset[int] = frozenset()
 
@@ -104,15 +109,18 @@ class Swapper:
 
     def leave_layer(self, layer: str) -> None:
         self.entered = None
+        self._carried_out(self.drops, layer)
         while self.position < len(self.schedule.saves) and self.schedule.saves[self.position].layer == layer:
             self.position += 1
 
     def _save_of_entry(self, tensor: Any) -> Held:
         """MindSpore saves a recomputed cell's inputs, and an empty tensor before them."""
-        source = self.schedule.inputs[str(self.entered)]
+        layer = str(self.entered)
+        source = self.schedule.inputs[layer]
         if source is None or tensor.size == 0 or address_of(tensor) not in self.entry_addresses:
-            return Held(-1, detached(tensor))
+            return Held(-1, detached(tensor), entry_of=layer)
         held = self._hold(tensor, source)
+        held.entry_of = layer
         op = self.schedule.saves[self.position].op
         self._advance(before(op), op)
         return held
@@ -151,6 +159,8 @@ class Swapper:
     # The unpack hook
 
     def load(self, held: Held) -> Any:
+        if held.entry_of is not None:
+            self._carried_out(self.again, held.entry_of)
         number = self.loads_seen.get(held.storage, 0)
         self.loads_seen[held.storage] = number + 1
         expected = self.schedule.loads.get(held.storage, ())
@@ -239,7 +249,9 @@ class Swapper:
     def _begin_step(self) -> None:
         self.finish_step()
         if self.step >= 0 and self.schedule.saves and not self.loads_seen:
-            raise PlanRefused([f"the model has changed: more than {len(self.schedule.saves)} saves in one forward pass"])
+            raise PlanRefused(
+                [f"the model has changed: more than {len(self.schedule.saves)} saves in one forward pass"]
+            )
         self.step += 1
         self.position = 0
         self.loads_seen = {}
@@ -247,6 +259,25 @@ class Swapper:
         self.log.steps = self.step + 1
         for move in self.schedule.moves.values():
             self._new(move)
+        self.drops = {layer: self._planned(actions) for layer, actions in self.schedule.drops.items()}
+        self.again = {
+            layer: [
+                ActionRecord(self.step, "recompute", e.before_op, e.storage, self.schedule.bytes[e.storage])
+                for e in entries
+            ]
+            for layer, entries in self.schedule.again.items()
+        }
+        self.log.actions += [record for records in self.again.values() for record in records]
+
+    def _planned(self, actions: tuple[Action, ...]) -> list[ActionRecord]:
+        records = [ActionRecord(self.step, a.kind, a.op, a.storage, self.schedule.bytes[a.storage]) for a in actions]
+        self.log.actions += records
+        return records
+
+    def _carried_out(self, records: dict[str, list[ActionRecord]], layer: str) -> None:
+        for record in records.get(layer, ()):
+            if record.outcome != "done":
+                record.outcome, record.at_us = "done", self.log.now_us()
 
     def finish_step(self) -> None:
         """Ends what is still under way: a step that was broken off leaves copies behind."""
@@ -261,9 +292,7 @@ class Swapper:
         planned = {"copy_out": move.out_op, "release": move.release_op, "copy_in": move.in_op}
         if move.host_release_op is not None:
             planned["release_host"] = move.host_release_op
-        actions = {
-            kind: ActionRecord(self.step, kind, op, move.storage, move.bytes) for kind, op in planned.items()
-        }
+        actions = {kind: ActionRecord(self.step, kind, op, move.storage, move.bytes) for kind, op in planned.items()}
         self.log.copies_back.append(record)
         self.log.actions.extend(actions.values())
         self.swapped[move.storage] = swapped = Swapped(move, record, actions)

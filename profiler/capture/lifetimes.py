@@ -9,9 +9,9 @@ those. A backward formula of several operators keeps all its intermediate values
     bytes in use         ===========================================          model: freed at last access
     bytes in record      ====================================#####            a, b, c are held until Sum
 
-Where the record is above the model, storages that are no longer accessed are kept, those that died last first,
-as long as they fit into the difference. What the profile's format knows is accesses: a hold becomes a read by
-the last operator that still held the storage.
+Where the record is above the model, storages that are no longer accessed are kept, those that died last
+first, as long as they fit into the difference. What the profile's format knows is accesses: a hold becomes a
+read by the last operator that still held the storage.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def hold_dead_blocks(program: Program, records: list[StepRecord], base_bytes: in
     used = _used_at_kernels(records)
     first, last = _lives(program)
     deaths: dict[int, list[int]] = {}
-    for id, step in last.items():
-        deaths.setdefault(step, []).append(id)
+    for id, place in last.items():
+        deaths.setdefault(place, []).append(id)
     births: dict[int, list[int]] = {}
-    for id, step in first.items():
-        births.setdefault(step, []).append(id)
+    for id, place in first.items():
+        births.setdefault(place, []).append(id)
     dead: list[int] = []
     live = base_bytes
     for number, step in enumerate(program.steps):
@@ -55,8 +55,8 @@ def hold_dead_blocks(program: Program, records: list[StepRecord], base_bytes: in
 
 
 def lengthened(program: Program) -> list[list[int]]:
-    """Per step, the storages whose life its holding lengthens: those it is the last to hold, in forward or after
-    (a saved storage is held in forward by a variable, and accessed again in backward)."""
+    """Per step, the storages whose life its holding lengthens: those it is the last to hold, in forward or
+    after (a saved storage is held in forward by a variable, and accessed again in backward)."""
     last: dict[tuple[int, bool], int] = {}
     for number, step in enumerate(program.steps):
         forward = step.place == "forward"

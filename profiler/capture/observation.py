@@ -1,10 +1,10 @@
 """One training step, seen from inside: every dispatched operator, every tensor that autograd saves and loads.
 
-MindSpore's dispatch mode calls us for each operator with its arguments, the saved-tensor hooks for each tensor
-kept for backward. Storages are told apart by their address, which is exact only while nothing is freed: the
-observer keeps every storage it has seen, so the observed step holds the *sum* of all storages, not the peak.
-(In dispatch mode autograd keeps every forward output anyway; measured: the peak doubles. Therefore memory and
-times are taken from other steps, without dispatch: see `profiler.capture.recording`.)
+MindSpore's dispatch mode calls us for each operator with its arguments, the saved-tensor hooks for each
+tensor kept for backward. Storages are told apart by their address, which is exact only while nothing is
+freed: the observer keeps every storage it has seen, so the observed step holds the *sum* of all storages,
+not the peak. (In dispatch mode autograd keeps every forward output anyway; measured: the peak doubles.
+Therefore memory and times are taken from other steps, without dispatch: see `profiler.capture.recording`.)
 
 A strided view that meets a kernel which wants contiguous memory is copied below the dispatcher; only its new
 address shows. The observer looks for the latest result with the same shape and the same bytes: the source.
@@ -88,7 +88,8 @@ class Observation:
 
 
 def observe(run: Callable[[], Any], net: Any) -> Observation:
-    """The events of ``run()``, which does one whole training step of ``net`` in PyNative mode and waits for it."""
+    """The events of ``run()``, which does one whole training step of ``net`` in PyNative mode and waits for
+    it."""
     import mindspore as ms
 
     observer = _Observer(net)
@@ -217,12 +218,12 @@ class _Observer:
 
     def _source_of_copy(self, ref: TensorRef, tensor: Any) -> int | None:
         mine = _bytes_of(tensor)
-        start = mine.ravel()[:64]
+        start = mine.flat[:64]
         for result, content in reversed(self.results):
             if result.shape != ref.shape or result.dtype != ref.dtype:
                 continue
             if np.array_equal(content.flat[:64], start) and np.array_equal(content, mine):
-                return result.address
+                return int(result.address)
         return None
 
 
@@ -246,6 +247,10 @@ def _bytes_of(tensor: Any) -> np.ndarray[Any, Any]:
     storage = tensor.untyped_storage()
     size = int(tensor.itemsize)
     raw = (ctypes.c_char * int(storage.nbytes())).from_address(int(storage.data_ptr()))
-    flat = np.frombuffer(raw, dtype=np.dtype(f"u{size}" if size <= 8 else f"V{size}"), offset=int(tensor.storage_offset()) * size)
+    flat = np.frombuffer(
+        memoryview(raw),
+        dtype=np.dtype(f"u{size}" if size <= 8 else f"V{size}"),
+        offset=int(tensor.storage_offset()) * size,
+    )
     strides = [step * size for step in tensor.stride()]
     return np.lib.stride_tricks.as_strided(flat, tuple(tensor.shape), strides, writeable=False)

@@ -185,7 +185,9 @@ class _Assembly:
     def _unseen_kernel(self, number: int, following: Call | Save | Load | None) -> None:
         before = self.steps[-1] if self.steps else None
         place = following.place if isinstance(following, Call) else before.place if before else "outside"
-        step = self._append(Step(type=self.kernels[number].type, place=place, cell=None, kernels=(number,), unseen=True))
+        step = self._append(
+            Step(type=self.kernels[number].type, place=place, cell=None, kernels=(number,), unseen=True)
+        )
         step.reads = _once([*(before.writes if before else ()), *step.loads])
         self.unclaimed.append(step)
 
@@ -223,8 +225,9 @@ class _Assembly:
 
 
 def operator_name(step: Step, number: int) -> str:
-    """``blocks.0.feed/MatMulExt-op37``: cell (``net`` for the network itself), or ``backward``, or ``outside`` of
-    both; and the operator's place in the program. ``unseen/`` stands before what the dispatcher does not show."""
+    """``blocks.0.feed/MatMulExt-op37``: cell (``net`` for the network itself), or ``backward``, or
+    ``outside`` of both; and the operator's place in the program. ``unseen/`` stands before what the
+    dispatcher does not show."""
     where = (step.cell or NETWORK) if step.place == "forward" else step.place
     return f"{UNSEEN if step.unseen else ''}{where}/{step.type}-op{number}"
 
@@ -232,7 +235,7 @@ def operator_name(step: Step, number: int) -> str:
 def _owners(calls: list[Call], kernels: tuple[Kernel, ...]) -> tuple[Mapping[int, tuple[int, ...]], list[int]]:
     """Kernels by the number of the call that they started in, and those that started in none."""
     starts = [call.start for call in calls]
-    owned: dict[int, tuple[int, ...]] = {number: () for number in range(len(calls))}
+    owned: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(calls)), ())
     hidden: list[int] = []
     for number, kernel in enumerate(kernels):
         call = bisect.bisect_right(starts, kernel.start) - 1

@@ -5,7 +5,7 @@ whatever the caller stamps with ``time.time_ns`` stand on one axis::
 
     steps    |------- 0 -------|------- 1 -------|
     kernels    ==  ===  ====     ==  ===  ====
-    memory     /\_/\__/\         /\_/\__/\
+    memory     /\\_/\\__/\\         /\\_/\\__/\
 
 The memory record of a session begins with that of the sessions before it in the process, and the pool is
 that of the whole process: only what lies between a step's stamps belongs to the step.
@@ -90,7 +90,9 @@ def _read(folder: Path) -> tuple[list[Kernel], MemoryRecord]:
     times = list(folder.glob("*/FRAMEWORK/cpu_op_execute_timestamp_*.txt"))
     records = list(folder.glob("*/FRAMEWORK/cpu_ms_memory_record_*.txt"))
     if len(times) != 1 or len(records) != 1:
-        raise RecordingError(f"expected one file of kernel times and one of memory, got {len(times)} and {len(records)}")
+        raise RecordingError(
+            f"expected one file of kernel times and one of memory, got {len(times)} and {len(records)}"
+        )
     executions = read_executions(times[0].read_text())
     kernels = [Kernel(run.start, run.end, name) for name, runs in executions.items() for run in runs]
     kernels.sort(key=lambda kernel: kernel.start)
