@@ -1,0 +1,49 @@
+"""What stands beside the figures: settings under which two profiles must not be judged, and changes to be told."""
+
+from __future__ import annotations
+
+from hyperopt.profile import Profile
+
+
+def obstacles(baseline: Profile, candidate: Profile) -> list[str]:
+    """Why the two profiles must not be judged against each other; empty if they may.
+
+    A setting that one of the two does not give is not an obstacle.
+    """
+    settings = (
+        ("framework", baseline.run.framework, candidate.run.framework),
+        ("framework version", baseline.run.framework_version, candidate.run.framework_version),
+        ("model", baseline.run.model, candidate.run.model),
+        ("device", baseline.device.name, candidate.device.name),
+        ("mode", baseline.adapter.mode, candidate.adapter.mode),
+    )
+    found = [
+        f"different {name}: baseline {before!r}, candidate {after!r}"
+        for name, before, after in settings
+        if before and after and before != after
+    ]
+    ranks = [f"rank {p.run.rank} of {p.run.world_size}" for p in (baseline, candidate)]
+    if ranks[0] != ranks[1]:
+        found.append(f"different ranks: baseline {ranks[0]}, candidate {ranks[1]}")
+    return found
+
+
+def changes(baseline: Profile, candidate: Profile) -> list[str]:
+    """What is different and may be judged all the same: usually the change under test."""
+    if baseline.digest == candidate.digest:
+        return ["baseline and candidate are the same profile"]
+    if baseline.program_digest == candidate.program_digest:
+        return ["same program: only times and settings can differ"]
+    told = f"{len(baseline.operators)} and {len(candidate.operators)} operators"
+    told += f", {len(baseline.storages)} and {len(candidate.storages)} storages"
+    before, after = _types(baseline), _types(candidate)
+    new = [f"+{after[name] - before.get(name, 0)} {name}" for name in after if after[name] > before.get(name, 0)]
+    gone = [f"-{before[name] - after.get(name, 0)} {name}" for name in before if before[name] > after.get(name, 0)]
+    return [f"different programs: {told}" + (f" ({', '.join([*new, *gone][:8])})" if new or gone else "")]
+
+
+def _types(profile: Profile) -> dict[str, int]:
+    count: dict[str, int] = {}
+    for operator in profile.operators:
+        count[operator.type] = count.get(operator.type, 0) + 1
+    return count
