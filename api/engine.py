@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, Protocol
 from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions, WorkflowSerializationFormat
 from dbos import error as dbos_errors
 
-from hyperopt.settings import Settings
+from hyperopt.settings import SettingError, Settings
 from hyperopt.store import Database, jobs
 
 APPLICATION = "hyperopt"
@@ -119,7 +119,7 @@ class DbosEngine:
         return JobStatus(job, self._state(job), None if last is None else last.data)
 
     def cancel(self, id: str) -> JobStatus | None:
-        """Asks a job to stop. In the queue it will not be solved; running it ends with its best plan so far."""
+        """Asks a job to stop. Queued, it will not be solved; running, it ends with its best plan so far."""
         with self.database.write() as session:
             jobs.request_cancel(session, id)
         return self.status(id)
@@ -185,9 +185,7 @@ class DbosEngine:
             "run_migrations": False,
         }
         # Before the launch: DBOS looks for queues that are new only once a second.
-        self._client.register_queue(
-            QUEUE, worker_concurrency=settings.worker_jobs, polling_interval_sec=POLL_S
-        )
+        self._client.register_queue(QUEUE, worker_concurrency=settings.worker_jobs, polling_interval_sec=POLL_S)
         DBOS(config=config)
         DBOS.launch()
 
@@ -195,7 +193,7 @@ class DbosEngine:
 _process = threading.Lock()
 
 
-class NameTaken(RuntimeError):
+class NameTaken(SettingError):
     """Another worker of the same name is at work on this data folder."""
 
 

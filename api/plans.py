@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from api.jobs import Job, shown
 from api.problems import ProblemError, documented, not_found, timing_only
-from api.service import Here
+from api.service import Here, SmallBody
 from hyperopt.plan import Budget, Objective
 from hyperopt.store.plans import get_etag, get_plan
 from hyperopt.store.profiles import ProfileSummary, get_summary
 from solver.request import Request
 
-router = APIRouter(prefix="/v1/plans", tags=["plans"])
+router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBody)
 
 # Strict: a misspelt field, or a number in quotes, is refused instead of ignored or guessed.
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -40,9 +40,7 @@ class PlanAsked(BaseModel):
     profile: str = Field(max_length=64, description="Id of a stored profile")
     budget: BudgetAsked = BudgetAsked()
     objective: Objective = "min_step_time"
-    time_limit_s: float | None = Field(
-        60.0, gt=0, description="Seconds of solving; null: as long as the server allows"
-    )
+    time_limit_s: float | None = Field(60.0, gt=0, description="Seconds of solving; null: as long as the server allows")
     work_limit: int | None = Field(None, ge=1, le=2**53, description="Replays and search nodes")
     seed: int = Field(0, ge=0, le=2**53)
 
@@ -50,7 +48,7 @@ class PlanAsked(BaseModel):
 @router.post(
     "",
     status_code=202,
-    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 422)},
+    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 422)},
 )
 def ask(asked: PlanAsked, response: Response, here: Here) -> Job:
     """Queues the solving of a plan: the answer is a job, whose result is a plan or says why there is none."""

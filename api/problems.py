@@ -31,15 +31,11 @@ URN = "urn:hyperopt:problem:"
 class Problem(BaseModel):
     """A problem document (RFC 9457)."""
 
-    type: str = Field(
-        description="What kind of problem: urn:hyperopt:problem:..., listed in docs/reference/http.md"
-    )
+    type: str = Field(description="What kind of problem: urn:hyperopt:problem:..., listed in docs/reference/http.md")
     title: str = Field(description="The kind of problem in words, the same for every occurrence")
     status: int = Field(description="The HTTP status")
     detail: str = Field(description="What is wrong with this request")
-    field: str | None = Field(
-        None, description="Where: a JSON path such as $.operators[3].reads[0], or a parameter"
-    )
+    field: str | None = Field(None, description="Where: a JSON path such as $.operators[3].reads[0], or a parameter")
     remedy: str | None = Field(None, description="What to do about it")
 
 
@@ -76,8 +72,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """`responses` of an endpoint for OpenAPI: problem documents of these statuses, and 500."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
-        status: {"description": HTTPStatus(status).phrase, "content": content}
-        for status in sorted({*statuses, 500})
+        status: {"description": HTTPStatus(status).phrase, "content": content} for status in sorted({*statuses, 500})
     }
 
 
@@ -107,9 +102,7 @@ def install(app: FastAPI) -> None:
     def on_fault(request: Request, error: Exception) -> Response:
         log.error("%s %s failed", request.method, request.url.path, exc_info=error)
         detail = "the service failed; its log says how"
-        return answer(
-            ProblemError(500, "fault", "Fault in the service", detail, remedy="report it with the request")
-        )
+        return answer(ProblemError(500, "fault", "Fault in the service", detail, remedy="report it with the request"))
 
     app.add_exception_handler(ProblemError, on_problem)
     for kind in (
@@ -152,7 +145,7 @@ def _translated(error: Exception) -> ProblemError:
             return ProblemError(400, "incomplete", "Incomplete request", "the body ended early", field="$")
         case HTTPException():
             phrase = HTTPStatus(error.status_code).phrase
-            kind = phrase.lower().replace(" ", "-")
+            kind = "too-large" if error.status_code == 413 else phrase.lower().replace(" ", "-")
             detail = error.detail if error.detail != phrase else _explain(error.status_code)
             return ProblemError(error.status_code, kind, phrase, detail, headers=error.headers)
     raise error

@@ -21,7 +21,10 @@ from hyperopt.replay import Timeline, replay
 from hyperopt.store import queries
 from hyperopt.store.profiles import (
     ProfileSummary,
+    ProjectConflict,
     StoredDocument,
+    check_storable,
+    find_uploaded,
     get_document,
     get_summary,
     keep_profile,
@@ -85,9 +88,7 @@ class Verdict(BaseModel):
     },
     openapi_extra=_BODY,
 )
-async def upload(
-    request: Request, response: Response, here: Here, project: Name = "default"
-) -> ProfileSummary:
+async def upload(request: Request, response: Response, here: Here, project: Name = "default") -> ProfileSummary:
     """Stores a `hyperopt.profile/1` document: plain, gzip or zstd, by Content-Encoding or by its first bytes.
 
     All of it is stored, or nothing. The same profile again, however compressed, is the same resource.
@@ -137,12 +138,24 @@ def _store(here: Service, project: str, file: IO[bytes], encoding: str | None) -
     file.seek(0)
     raw = file.read()
     _check_encoding(encoding, raw)
+    with here.database.read() as session:
+        known = find_uploaded(session, raw)
+    if known is not None:
+        return _summary(here, known, project), False
     profile, warnings = profiles.load(decompress(raw, here.settings.max_document_bytes))
-    id, new = keep_profile(here.database, project, profile, warnings, raw, _replayed(profile))
+    timeline = _replayed(profile)
+    check_storable(profile, timeline)
+    id, new = keep_profile(here.database, project, profile, warnings, raw, timeline)
+    return _summary(here, id, project), new
+
+
+def _summary(here: Service, id: str, project: str) -> ProfileSummary:
     with here.database.read() as session:
         summary = get_summary(session, id)
     assert summary is not None
-    return summary, new
+    if summary.project != project:
+        raise ProjectConflict(id, summary.project)
+    return summary
 
 
 def _check_encoding(encoding: str | None, raw: bytes) -> None:
@@ -254,9 +267,7 @@ def _judge(here: Service, id: str, file: IO[bytes]) -> Verdict:
     for violation in violations:
         if violation.code == Code.RECOMPUTE_CYCLE:
             remedy = "recompute at least one of them from storages that are in HBM"
-            raise DocumentError(
-                _recompute_place(plan, violation.op, violation.storage), violation.message, remedy
-            )
+            raise DocumentError(_recompute_place(plan, violation.op, violation.storage), violation.message, remedy)
     found = [Found(code=v.code, op=v.op, storage=v.storage, message=v.message) for v in violations]
     return Verdict(violations=found, warnings=warnings)
 

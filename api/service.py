@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from anyio import CapacityLimiter
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import Message
 
 from api.engine import JobEngine
 from hyperopt.settings import Settings
@@ -26,6 +29,32 @@ class Service:
         """Interrupts running jobs, which the next worker of this name goes on with."""
         self.engine.close()
         self.database.close()
+
+
+MAX_REQUEST_BYTES = 1 << 20
+"""Of requests that are not documents; FastAPI holds these in memory."""
+
+
+class SmallBody(APIRoute):
+    """An endpoint whose request body is at most MAX_REQUEST_BYTES."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def limited(request: Request) -> Response:
+            size = 0
+
+            async def receive() -> Message:
+                nonlocal size
+                message = await request.receive()
+                size += len(message.get("body", b""))
+                if size > MAX_REQUEST_BYTES:
+                    raise HTTPException(413, f"the body is larger than {MAX_REQUEST_BYTES} bytes")
+                return message
+
+            return await handle(Request(request.scope, receive))
+
+        return limited
 
 
 def _service(request: Request) -> Service:

@@ -107,6 +107,7 @@ def upgrade() -> None:
         sa.UniqueConstraint("digest", name=op.f("uq_ranks_digest")),
         sa.UniqueConstraint("run_id", "rank", name=op.f("uq_ranks_run_id_rank")),
     )
+    op.create_index(op.f("ix_ranks_document"), "ranks", ["document"])
     op.create_index(op.f("ix_ranks_created_at"), "ranks", ["created_at"])
     op.create_index(op.f("ix_ranks_program_id"), "ranks", ["program_id"])
 

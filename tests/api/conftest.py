@@ -69,9 +69,7 @@ def fake_solve(
 def serving(settings: Settings, solve: Solve = fake_solve) -> Iterator[str]:
     """A server on a free port, its URL; shut down in good order at the end."""
     service = open_service(settings, solve)
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_level="warning")
-    )
+    server = uvicorn.Server(uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()
     while not server.started:
@@ -91,8 +89,7 @@ class Documented:
 
     def __init__(self, document: Json) -> None:
         self.paths = {
-            re.compile(re.sub(r"\{\w+\}", "[^/]+", path) + "$"): methods
-            for path, methods in document["paths"].items()
+            re.compile(re.sub(r"\{\w+\}", "[^/]+", path) + "$"): methods for path, methods in document["paths"].items()
         }
 
     def __call__(self, response: httpx.Response) -> None:
@@ -117,9 +114,7 @@ class Documented:
 @pytest.fixture(scope="session")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     folder: Path = tmp_path_factory.mktemp("service")
-    return Settings(
-        data_dir=folder, max_upload_bytes=200_000, max_document_bytes=400_000, max_time_limit_s=100.0
-    )
+    return Settings(data_dir=folder, max_upload_bytes=200_000, max_document_bytes=400_000, max_time_limit_s=100.0)
 
 
 @pytest.fixture(scope="session")
@@ -131,9 +126,7 @@ def server(settings: Settings) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def http(server: str) -> Iterator[httpx.Client]:
     document = httpx.get(f"{server}/openapi.json").json()
-    with httpx.Client(
-        base_url=server, timeout=30, event_hooks={"response": [Documented(document)]}
-    ) as client:
+    with httpx.Client(base_url=server, timeout=30, event_hooks={"response": [Documented(document)]}) as client:
         yield client
 
 

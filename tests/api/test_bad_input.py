@@ -211,9 +211,12 @@ def test_a_bad_request_for_a_plan(http: httpx.Client, fault: str) -> None:
     assert (answer.status_code, answer.json().get("field")) == (status, field)
 
 
-def test_requests_beyond_what_profile_or_server_have(
-    http: httpx.Client, fresh: Callable[[], Profile]
-) -> None:
+def test_a_request_for_a_plan_is_small(http: httpx.Client) -> None:
+    answer = http.post("/v1/plans", content=b" " * (1 << 20) + b"{}", headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+
+
+def test_requests_beyond_what_profile_or_server_have(http: httpx.Client, fresh: Callable[[], Profile]) -> None:
     id = http.post("/v1/profiles", content=encoded(fresh())).json()["id"]
     tier = http.post("/v1/plans", json={"profile": id, "budget": {"tiers": {"flash": 1}}})
     assert (tier.status_code, tier.json()["field"]) == (422, "$.budget.tiers.flash")
@@ -253,3 +256,30 @@ def test_bad_parameters_are_named(http: httpx.Client) -> None:
     ):
         answer = http.get("/v1/profiles", params=query)
         assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def many(tree: Tree) -> None:
+    tree["storages"] = [{"id": i, "bytes": 2**53} for i in range(1025)]
+    tree["operators"] = [{"duration_us": 1.0, "writes": list(range(1025))}]
+
+
+UNSTORABLE: dict[str, tuple[Callable[[Tree], object], str]] = {
+    "null in a name": (lambda t: t["operators"][2].update(name="a\0b"), "$.operators[2].name"),
+    "null in a storage's name": (lambda t: t["storages"][2].update(name="\0"), "$.storages[2].name"),
+    "null in the model": (lambda t: t["run"].update(model="\0"), "$.run.model"),
+    "stage beyond 64 bits": (lambda t: t["operators"][2].update(stage=-(2**64)), "$.operators[2].stage"),
+    "eternal step": (lambda t: [o.update(duration_us=1e15) for o in t["operators"]], "$.operators"),
+    "more than all memory": (many, "$.storages"),
+}
+
+
+@pytest.mark.parametrize("fault", UNSTORABLE)
+def test_what_no_database_holds_is_refused(http: httpx.Client, fault: str) -> None:
+    change, field = UNSTORABLE[fault]
+    answer = http.post("/v1/profiles", content=changed(change))
+    assert (answer.status_code, answer.json().get("field")) == (422, field), answer.text
+
+
+def test_half_a_character_is_not_json(http: httpx.Client) -> None:
+    answer = http.post("/v1/profiles", content=GOOD.replace(b'"bad"', b'"\\ud800"'))
+    assert answer.status_code == 422

@@ -35,9 +35,7 @@ def test_the_whole_way(service: Client, tmp_path: Path, fresh: Callable[[], Prof
         assert service.peak(summary["id"])["peak_op"] == 4
         assert [s["name"] for s in service.idle(summary["id"])] == ["A", "B"]
         assert service.accesses(summary["id"])[0]["kind"] == "activation"
-        job = service.wait(
-            service.plan(summary["id"], hbm_bytes=5)["id"], on_progress=reports.append, poll_s=0.02
-        )
+        job = service.wait(service.plan(summary["id"], hbm_bytes=5)["id"], on_progress=reports.append, poll_s=0.02)
         assert job["state"] == "succeeded" and [r["stage"] for r in reports] == ["started", "baselines"]
         plan = service.fetch_plan(job["result"]["plan_id"])
         assert plan.profile_digest == profile.digest and plan.budget.hbm_bytes == 5

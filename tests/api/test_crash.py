@@ -70,9 +70,7 @@ def running(client: Client, ids: list[str]) -> int:
     return sum(client.job(id)["state"] == "running" for id in ids)
 
 
-def test_queued_and_running_jobs_survive_kill_9(
-    server: Server, tmp_path: Path, fresh: Callable[[], Profile]
-) -> None:
+def test_queued_and_running_jobs_survive_kill_9(server: Server, tmp_path: Path, fresh: Callable[[], Profile]) -> None:
     (tmp_path / "slow").touch()
     with Client(server.start()) as client:
         profile = client.upload(encoded(fresh()))["id"]
@@ -110,9 +108,7 @@ def test_an_orderly_stop_leaves_running_jobs_to_the_next_worker(
         assert (job["state"], job["attempts"]) == ("succeeded", 2)
 
 
-def test_a_waiting_client_sits_out_a_restart(
-    server: Server, tmp_path: Path, fresh: Callable[[], Profile]
-) -> None:
+def test_a_waiting_client_sits_out_a_restart(server: Server, tmp_path: Path, fresh: Callable[[], Profile]) -> None:
     (tmp_path / "slow").touch()
     with Client(server.start()) as client:
         id = client.plan(client.upload(encoded(fresh()))["id"])["id"]
@@ -152,9 +148,7 @@ def test_kill_9_in_the_middle_of_uploads_keeps_what_was_finished(
         host, _, port = url.removeprefix("http://").partition(":")
         whole = socket.create_connection((host, int(port)))
         body = encoded(large_profile(20_000))
-        whole.sendall(
-            f"POST /v1/profiles HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
-        )
+        whole.sendall(f"POST /v1/profiles HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
         server.kill()
         half.close()
         whole.close()

@@ -30,9 +30,7 @@ def ask(http: httpx.Client, profile: str) -> Ask:
 
     def ask(act: int | None = None, **asked: object) -> str:
         tiers = {} if act is None else {"host": act}
-        answer = http.post(
-            "/v1/plans", json={"profile": profile, "budget": {"hbm_bytes": 10, "tiers": tiers}, **asked}
-        )
+        answer = http.post("/v1/plans", json={"profile": profile, "budget": {"hbm_bytes": 10, "tiers": tiers}, **asked})
         assert answer.status_code == 202 and answer.headers["location"] == f"/v1/jobs/{answer.json()['id']}"
         return str(answer.headers["location"])
 
@@ -77,14 +75,10 @@ def test_infeasible_is_an_answer_with_numbers(http: httpx.Client, ask: Ask) -> N
     ) == (7, 9, 4)
 
 
-@pytest.mark.parametrize(
-    ("act", "reason"), [(2, "out of its memory limit"), (3, "ZeroDivisionError: a fault of ours")]
-)
+@pytest.mark.parametrize(("act", "reason"), [(2, "out of its memory limit"), (3, "ZeroDivisionError: a fault of ours")])
 def test_a_failed_solve_is_a_failed_job(http: httpx.Client, ask: Ask, act: int, reason: str) -> None:
     job = finished(http, ask(act))
-    assert (job["state"], job["result"]["status"]) == ("failed", "failed") and reason in job["result"][
-        "reason"
-    ]
+    assert (job["state"], job["result"]["status"]) == ("failed", "failed") and reason in job["result"]["reason"]
 
 
 def test_progress_is_reported_in_order(http: httpx.Client, ask: Ask) -> None:

@@ -10,9 +10,7 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
 
 def test_the_committed_document_is_what_the_service_says() -> None:
-    assert COMMITTED.read_text() == openapi.text(), (
-        f"run: python -m api.openapi {COMMITTED.name} in its folder"
-    )
+    assert COMMITTED.read_text() == openapi.text(), f"run: python -m api.openapi {COMMITTED.name} in its folder"
 
 
 def test_every_endpoint_documents_its_errors_as_problems() -> None:

@@ -24,9 +24,7 @@ def test_upload_list_show(http: httpx.Client, fresh: Fresh) -> None:
     assert (summary["peak_bytes"], summary["operators"], summary["rank"]) == (768 * MIB, 10, 1)
     assert (summary["project"], summary["run_name"], summary["digest"]) == ("llm", "nightly", profile.digest)
     assert http.get(answer.headers["location"]).json() == summary
-    assert http.get("/v1/profiles", params={"project": "llm", "run": "nightly"}).json()["profiles"] == [
-        summary
-    ]
+    assert http.get("/v1/profiles", params={"project": "llm", "run": "nightly"}).json()["profiles"] == [summary]
 
 
 def test_the_same_profile_again_is_the_same_resource(http: httpx.Client, fresh: Fresh) -> None:
@@ -81,8 +79,7 @@ def test_the_three_questions(http: httpx.Client, fresh: Fresh) -> None:
 
 def test_pages_of_profiles(http: httpx.Client, fresh: Fresh) -> None:
     sent = [
-        http.post("/v1/profiles", params={"project": "paged"}, content=encoded(fresh())).json()["id"]
-        for _ in range(5)
+        http.post("/v1/profiles", params={"project": "paged"}, content=encoded(fresh())).json()["id"] for _ in range(5)
     ]
     got: list[str] = []
     before: str | None = None
@@ -106,9 +103,7 @@ def test_a_profile_of_another_project_is_a_conflict(http: httpx.Client, fresh: F
 def test_a_timing_only_profile_is_stored_but_has_no_memory(http: httpx.Client, fresh: Fresh) -> None:
     profile = fresh()
     bare = tuple(msgspec.structs.replace(o, reads=(), writes=()) for o in profile.operators)
-    answer = http.post(
-        "/v1/profiles", content=encoded(msgspec.structs.replace(profile, operators=bare, storages=()))
-    )
+    answer = http.post("/v1/profiles", content=encoded(msgspec.structs.replace(profile, operators=bare, storages=())))
     assert answer.status_code == 201 and answer.json()["timing_only"]
     for question in ("/peak", "/idle"):
         refused = http.get(answer.headers["location"] + question)
