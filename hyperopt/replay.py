@@ -104,9 +104,10 @@ def unlimited_step_ns(profile: Profile) -> int:
 class Clock:
     """The second pass: gives each instruction of a script its time.
 
-    State per storage position, of the block that is in HBM now: `ready`, when its content is there; `busy`, when
-    every access and copy so far has ended; `copied`, when its copy outside HBM is complete. `now` is the latest
-    start or allocation: nothing listed later happens before it. `starts_out`: storages not in HBM at step start.
+    State per storage position: `ready`, when the content of its block in HBM is there; `busy`, when every access and
+    copy of the storage so far has ended, on whichever block; `copied`, when its copy outside HBM is complete. `now`
+    is the latest start or allocation: nothing listed later happens before it. `starts_out`: storages not in HBM at
+    step start.
     """
 
     def __init__(self, program: Program, starts_out: list[int], limit: int | None) -> None:
@@ -159,8 +160,9 @@ class Clock:
         for s in reads:
             if end > busy[s]:
                 busy[s] = end
-        for s in writes:  # all that was busy in an overwritten block has ended by `start`
-            ready[s] = busy[s] = end
+        for s in writes:
+            ready[s] = end
+            busy[s] = max(busy[s], end)  # a new block may be written while an old one is still read
             in_hbm[s] = True
         if workspace:
             heappush(self.coming, (end, workspace))
@@ -179,7 +181,8 @@ class Clock:
         self.now = self._allocate(issue, self.program.size[s], op)
         self.in_hbm[s] = True
         end = self._copy(s, op, tier, self.now, max(self.now, self.copied[s]), out=False)
-        self.ready[s] = self.busy[s] = end
+        self.ready[s] = end
+        self.busy[s] = max(self.busy[s], end)
 
     def copy_out(self, s: int, op: int, tier: str) -> None:
         """Rule 4: issued when the operator has ended, starts when the content is there."""

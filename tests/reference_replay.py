@@ -7,7 +7,8 @@ rule in one of the two shows as a difference. Integer nanoseconds and bytes; num
 
 Where the text can be read in two ways, this is how it is read here (the first four as in `hyperopt.replay`):
 
-- A new block of a storage waits for nothing that still uses an old one, and its release neither (1, 3, 5).
+- A new block of a storage is allocated and filled beside an old one still in use (3); what overwrites or releases it
+  waits for every earlier access and copy of the storage, on whichever block (1, 5).
 - A storage at home in HBM may end the step with a spare copy in a tier (7), and what is neither accessed nor
   `resident_at_end` may end anywhere.
 - Recomputed and copied in one gap (CASES C17) is refused only where the copy is listed first.
@@ -32,6 +33,10 @@ class Illegal(Exception):
     """The plan breaks one of the rules 3 to 8."""
 
 
+Block = tuple[int, int]
+"""(storage id, which of its stays in HBM)"""
+
+
 @dataclass(eq=False)
 class Process:
     """What takes place at operator `op` in listed order, from `started` to `ended` (None: not yet)."""
@@ -41,10 +46,10 @@ class Process:
     started: int | None = None
     ended: int | None = None
 
-    def touches(self, block: int) -> bool:
+    def touches(self, block: Block) -> bool:
         raise NotImplementedError
 
-    def fills(self, block: int) -> bool:
+    def fills(self, block: Block) -> bool:
         """Whether the block's content is not ready until this has ended."""
         raise NotImplementedError
 
@@ -54,26 +59,26 @@ class Run(Process):
     """One execution of an operator: its own, or a recompute. Sets are of blocks."""
 
     stream: str = COMPUTE
-    reads: frozenset[int] = frozenset()
-    writes: frozenset[int] = frozenset()
-    fresh: frozenset[int] = frozenset()
+    reads: frozenset[Block] = frozenset()
+    writes: frozenset[Block] = frozenset()
+    fresh: frozenset[Block] = frozenset()
     request: int = 0
     workspace: int = 0
 
-    def touches(self, block: int) -> bool:
-        return block in self.reads or block in self.writes
+    def touches(self, block: Block) -> bool:
+        return any(block[0] == own[0] for own in self.reads | self.writes)
 
-    def fills(self, block: int) -> bool:
+    def fills(self, block: Block) -> bool:
         return block in self.writes
 
 
 @dataclass(eq=False)
 class Copy(Process):
-    block: int = 0
+    block: Block = (0, 0)
     queue: tuple[str, str] = ("", "")
 
-    def touches(self, block: int) -> bool:
-        return block == self.block
+    def touches(self, block: Block) -> bool:
+        return block[0] == self.block[0]
 
 
 @dataclass(eq=False)
@@ -83,7 +88,7 @@ class CopyOut(Copy):
     def operator_ended(self) -> bool:
         return self.after is not None and self.after.ended is not None
 
-    def fills(self, block: int) -> bool:
+    def fills(self, block: Block) -> bool:
         return False
 
 
@@ -97,7 +102,7 @@ class CopyIn(Copy):
     started_before: Run | None = None
     """The operator listed before the one that this stands at."""
 
-    def fills(self, block: int) -> bool:
+    def fills(self, block: Block) -> bool:
         return block == self.block
 
 
@@ -105,17 +110,17 @@ class CopyIn(Copy):
 class Release(Process):
     """HBM of a storage given back, by action or by last access."""
 
-    block: int = 0
+    block: Block = (0, 0)
     bytes: int = 0
     after: Run | None = None
 
     def operator_ended(self) -> bool:
         return self.after is not None and self.after.ended is not None
 
-    def touches(self, block: int) -> bool:
+    def touches(self, block: Block) -> bool:
         return False
 
-    def fills(self, block: int) -> bool:
+    def fills(self, block: Block) -> bool:
         return False
 
 
@@ -124,7 +129,7 @@ class Place:
     """Where a storage is, in listed order."""
 
     in_hbm: bool = False
-    block: int = 0
+    block: Block = (0, 0)
     """Which of its stays in HBM this is: an old block may still be leaving while a new one is in use (3)."""
     tier: str | None = None
     copy: CopyOut | None = None
@@ -169,12 +174,11 @@ class Lister:
 
     def __init__(self, profile: Profile, plan: Plan) -> None:
         self.profile, self.plan, self.residency = profile, plan, plan.residency
-        self.places = {s.id: Place() for s in profile.storages}
+        self.places = {s.id: Place(block=(s.id, 0)) for s in profile.storages}
         self.out = Listing()
         self.budgets = plan.budget.tier_bytes(profile)
         self.used = dict.fromkeys(self.budgets, 0)
         self.out.tier_peaks = dict.fromkeys(self.budgets, 0)
-        self.blocks = 0
         self.runs: list[Run] = []
         """The operators' own executions so far."""
         self.reads_version, self.last_version = self.profile_versions()
@@ -256,8 +260,8 @@ class Lister:
                 raise Illegal(f"the recompute does not write storage {recompute.storage}")
 
     def arrive(self, place: Place) -> None:
-        self.blocks += 1
-        place.in_hbm, place.block = True, self.blocks
+        storage, stay = place.block
+        place.in_hbm, place.block = True, (storage, stay + 1)
 
     def tier_exists(self, name: str) -> None:
         if self.budgets.get(name, 0) == 0:
@@ -274,7 +278,7 @@ class Lister:
         for storage in self.profile.storages:
             if storage.resident_at_start:
                 tier = self.residency.initial.get(storage.id)
-                self.places[storage.id] = Place(tier=tier)
+                self.places[storage.id] = Place(block=(storage.id, 0), tier=tier)
                 if tier is None:
                     self.arrive(self.places[storage.id])
                 else:

@@ -340,9 +340,9 @@ def _no_later(a: _Label, b: _Label) -> bool:
     ):
         return False
     for s, (in_hbm, tier) in enumerate(a.places):
-        if in_hbm and (
-            max(x.ready[s], x.now) > max(y.ready[s], y.now) or max(x.busy[s], x.now) > max(y.busy[s], y.now)
-        ):
+        if in_hbm and max(x.ready[s], x.now) > max(y.ready[s], y.now):
+            return False
+        if max(x.busy[s], x.now) > max(y.busy[s], y.now):
             return False
         if tier and max(x.copied[s], x.now) > max(y.copied[s], y.now):
             return False
