@@ -46,9 +46,7 @@ class LayerRecompute:
 
 
 @contextmanager
-def apply_graph(
-    net: Any, profile: Profile, plan: Plan, step: Any, args: tuple[Any, ...]
-) -> Iterator[ExecutionLog]:
+def apply_graph(net: Any, profile: Profile, plan: Plan, step: Any, args: tuple[Any, ...]) -> Iterator[ExecutionLog]:
     """Inside the context ``step(*args)`` follows ``plan``, which was made for ``profile``.
 
     ``step`` is a Cell around ``net``. It is compiled twice, not run: no parameter changes, and its next call
@@ -62,9 +60,7 @@ def apply_graph(
     """
     layers, reasons = planned_layers(plan, profile)
     cells = dict(net.cells_and_names())
-    reasons += [
-        f"layer {entry.layer!r} is no cell of the network" for entry in layers if entry.layer not in cells
-    ]
+    reasons += [f"layer {entry.layer!r} is no cell of the network" for entry in layers if entry.layer not in cells]
     if ms.get_context("mode") != ms.GRAPH_MODE:
         reasons.append("MindSpore is not in graph mode, in which the profile was captured")
     if reasons:
@@ -150,21 +146,19 @@ def planned_layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], 
     """The layers that a plan recomputes, and all reasons why graph mode cannot follow it."""
     reasons: list[str] = []
     if profile.adapter.name != ADAPTER:
-        reasons.append(
-            f"the profile was captured for {profile.adapter.name or 'no adapter'!r}, not for {ADAPTER!r}"
-        )
-    if plan.profile_digest and plan.profile_digest != profile.digest:
-        reasons.append(f"the plan is for profile {plan.profile_digest}, not for {profile.digest}")
+        reasons.append(f"the profile is for adapter {profile.adapter.name!r}, this one is {ADAPTER!r}")
+    if plan.program_digest and plan.program_digest != profile.program_digest:
+        reasons.append(f"the plan is for program {plan.program_digest}, not {profile.program_digest}")
+    elif not plan.program_digest and plan.profile_digest != profile.digest:
+        reasons.append(f"the plan is for profile {plan.profile_digest!r}, not {profile.digest!r}")
     if plan.sharding is not None:
         reasons.append("sharding: one device cannot shard")
     if plan.stages is not None:
         reasons.append("stages: one device has no pipeline")
-    names = {storage.id: storage.name for storage in profile.storages}
+    names = {storage.id: f"storage {storage.id} ({storage.name})" for storage in profile.storages}
     residency = plan.residency
-    reasons += [
-        f"storage {id} ({names.get(id, '?')}) starts in tier {tier!r}"
-        for id, tier in residency.initial.items()
-    ]
+    for id, tier in sorted(residency.initial.items()):
+        reasons.append(f"{names.get(id, f'storage {id}')} starts in tier {tier!r}: graph mode moves nothing")
     layers, more = _layers(plan, profile)
     reasons += more
     rebuilt = {id for layer in layers for id in layer.storages}
@@ -188,9 +182,7 @@ def _layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[st
             continue
         found = {operators[op].layer for op in entry.ops}
         if len(found) != 1 or "" in found or any(operators[op].phase != "forward" for op in entry.ops):
-            reasons.append(
-                f"recompute {number} is not of the forward operators of one layer: {sorted(found)}"
-            )
+            reasons.append(f"recompute {number} is not of the forward operators of one layer: {sorted(found)}")
             continue
         by_layer.setdefault(found.pop(), set()).update(entry.ops)
     released = {action.storage for action in plan.residency.actions if action.kind == "release"}
@@ -198,9 +190,7 @@ def _layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[st
     for layer, ops in by_layer.items():
         written = {id for op in ops for id in operators[op].writes}
         if kept := sorted(_dropped_by_cell(profile, layer) - released):
-            reasons.append(
-                f"layer {layer!r} in parts: storages {kept} would be kept, Cell.recompute() drops them"
-            )
+            reasons.append(f"layer {layer!r} in parts: storages {kept} would be kept, Cell.recompute() drops them")
         layers.append(LayerRecompute(layer, tuple(sorted(ops)), tuple(sorted(written))))
     return layers, reasons
 

@@ -75,9 +75,7 @@ def stable_names(kernels: Sequence[str]) -> dict[str, str]:
     for name in kernels:
         match = OP_NUMBER.search(name)
         numbers.setdefault(OP_NUMBER.sub("", name), []).append((int(match[1]) if match else 0, name))
-    return {
-        name: f"{stem}-op{i}" for stem, group in numbers.items() for i, (_, name) in enumerate(sorted(group))
-    }
+    return {name: f"{stem}-op{i}" for stem, group in numbers.items() for i, (_, name) in enumerate(sorted(group))}
 
 
 @dataclass(frozen=True)
@@ -96,9 +94,7 @@ def flow(order: Iterable[Kernel], base: Mapping[Source, Source]) -> Flow:
     consumers: dict[str, set[str]] = {kernel.name: set() for kernel in kernels}
     for kernel in kernels:
         roots = {base.get(source, source) for source in kernel.inputs.values()}
-        producers[kernel.name] = frozenset(
-            r.name for r in roots if r.kind == "kernel" and r.name in consumers
-        )
+        producers[kernel.name] = frozenset(r.name for r in roots if r.kind == "kernel" and r.name in consumers)
         for name in producers[kernel.name]:
             consumers[name].add(kernel.name)
     return Flow(kernels, producers, {name: frozenset(users) for name, users in consumers.items()})
@@ -149,9 +145,7 @@ def _turn(order: list[str], found: Mapping[str, Phase]) -> int:
 def layers(graph: Flow, phase: Mapping[str, Phase], anatomy: Anatomy) -> tuple[dict[str, str], list[str]]:
     """Kernel name -> layer, and the kernels whose layer the data decided against (or without) the scope."""
     owned = {kernel.name: _owned_layer(kernel, anatomy) for kernel in graph.order}
-    forward = [
-        k.name for k in graph.order if phase[k.name] == "forward" and not k.name.startswith("Gradients/")
-    ]
+    forward = [k.name for k in graph.order if phase[k.name] == "forward" and not k.name.startswith("Gradients/")]
     ranks: dict[str, int] = {"": 0}
     for name in forward:
         layer = owned[name]
@@ -162,19 +156,19 @@ def layers(graph: Flow, phase: Mapping[str, Phase], anatomy: Anatomy) -> tuple[d
     rank: dict[str, int] = {}
     scopes = {kernel.name: anatomy.layer_of_scope(kernel.name) for kernel in graph.order}
     for name in forward:
+        scope = scopes[name]
         rank[name] = _choose(
-            graph.producers[name], rank, above, below, name, ranks.get(scopes[name] or "", 0)
+            name, graph.producers[name], rank, above, below, None if scope is None else ranks.get(scope)
         )
     # What a layer hands to the next one is read, in the backward, by the next one.
     evidence = {
-        name: max([rank[name]] + [rank[user] for user in graph.consumers[name] if user in rank])
-        for name in forward
+        name: max([rank[name]] + [rank[user] for user in graph.consumers[name] if user in rank]) for name in forward
     }
     found = {name: by_rank[rank[name]] for name in forward}
     for kernel in graph.order:
         if kernel.name not in found:
             found[kernel.name] = _later_layer(
-                kernel.name, owned[kernel.name], phase, graph, evidence, found, ranks, by_rank
+                kernel.name, owned[kernel.name], phase, graph, evidence, found, by_rank, scopes[kernel.name]
             )
             if phase[kernel.name] in ("forward", "other"):
                 evidence[kernel.name] = ranks.get(found[kernel.name], 0)
@@ -207,22 +201,23 @@ def _bounds(
 
 
 def _choose(
+    name: str,
     producers: frozenset[str],
     rank: Mapping[str, int],
     above: Mapping[str, int],
     below: Mapping[str, int | None],
-    name: str,
-    scope: int,
+    scope: int | None,
 ) -> int:
     """Rank of a forward kernel between its two bounds: the scope's where that is one of them.
 
     Otherwise a kernel that reads values which are surely of the lower layer closes that layer (the
-    residual addition); one that reads nothing of the kind opens the upper one (the norm). Below the
-    last parameter there is the loss, which belongs to the network itself.
+    residual addition); one that reads nothing of the kind opens the upper one (the norm). Below the last
+    parameter the last layer ends where the first kernel is of the network itself (rank 0: the loss).
     """
     low, high = max([above[name]] + [rank[p] for p in producers if p in rank]), below[name]
     if high is None:
-        return low if scope == low else 0
+        left = any(p in rank and rank[p] == 0 and below[p] is None for p in producers)
+        return 0 if left or scope == 0 else low
     if low >= high or scope == high:
         return high
     closes = any(p in rank and rank[p] == above[p] == low == below[p] for p in producers)
@@ -236,8 +231,8 @@ def _later_layer(
     graph: Flow,
     evidence: Mapping[str, int],
     found: Mapping[str, str],
-    ranks: Mapping[str, int],
     by_rank: Sequence[str],
+    scope: str | None,
 ) -> str:
     """Layer of a kernel of the backward or the optimizer, or of one that was moved up."""
     if owned is not None:
@@ -248,6 +243,8 @@ def _later_layer(
     if read:
         return by_rank[max(read)]
     # The gradient flows from the last layer to the first, and starts at the loss (layer "").
+    ranks = {layer: rank for rank, layer in enumerate(by_rank)}
     came = [ranks.get(found[p], 0) or len(ranks) for p in graph.producers[name] if p in found]
-    nearest = min(came, default=0)
-    return by_rank[nearest] if nearest < len(ranks) else ""
+    if not came:  # made of constants, or of the step's inputs: then all derivatives carry one scope, whichever
+        return "" if name.startswith("Gradients/") else scope or ""
+    return by_rank[min(came)] if min(came) < len(ranks) else ""

@@ -8,6 +8,7 @@ default: what is measured is what is described. docs/why/graph.md says why not t
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -74,9 +75,7 @@ def capture_graph(
     with TemporaryDirectory(prefix="hyperopt-") as folder:
         graph, signatures = compile_and_read(step, args, Path(folder) / "graphs", run=True)
         if graph.static_memory:
-            raise CaptureError(
-                "memory is planned at compile time: use runtime.set_memory(optimize_level='O0')"
-            )
+            raise CaptureError("memory is planned at compile time: use runtime.set_memory(optimize_level='O0')")
         for _ in range(warmup):
             _run(step, args)
         plain = [_span_us(_run(step, args)) for _ in range(steps)]
@@ -158,9 +157,7 @@ def compile_and_read(
             cell.compile(*args)
     dumps = sorted((folder / "actor_set").glob("0_*.ir"))
     if not dumps:
-        raise CaptureError(
-            "MindSpore wrote no actor set: was the step compiled before? Pass a fresh one, or its Cell"
-        )
+        raise CaptureError("MindSpore wrote no actor set: was the step compiled before? Pass a fresh one, or its Cell")
     if len(dumps) > 1:
         raise CaptureError(f"the step runs {len(dumps)} graphs; only one can be captured: make it one Cell")
     final = next((folder / "actor_set").glob("final_*.ir"), None)
@@ -170,14 +167,24 @@ def compile_and_read(
 
 @contextmanager
 def _graphs_saved(folder: Path) -> Iterator[None]:
-    """The environment variables that replace these settings are read once a process, too early for us."""
     before = ms.get_context("save_graphs"), ms.get_context("save_graphs_path")
     folder.mkdir(parents=True, exist_ok=True)
-    ms.set_context(save_graphs=1, save_graphs_path=str(folder))
+    _save_graphs(1, str(folder))
     try:
         yield
     finally:
-        ms.set_context(save_graphs=before[0], save_graphs_path=before[1] or ".")
+        _save_graphs(before[0], before[1] or ".")
+
+
+def _save_graphs(level: Any, folder: str) -> None:
+    """MindSpore warns that environment variables will replace these settings; but it reads those once a process,
+    and whoever calls us has compiled something before. So the warning is kept from the user, who can do nothing."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        ms.set_context(save_graphs=level, save_graphs_path=folder)
+    finally:
+        logging.disable(before)
 
 
 def _run(step: Step, args: tuple[Any, ...]) -> tuple[int, int]:
