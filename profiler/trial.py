@@ -76,10 +76,8 @@ def demo_training(**sizes: int) -> Training:
 
 
 def own_training(factory: str) -> Training:
-    """The training of ``module:function``, which returns (net, step, batches). Raises ValueError."""
+    """The training of ``module:function``, which returns (net, step, batches). Raises ValueError if it is not there."""
     module, _, name = factory.partition(":")
-    if not module or not name:
-        raise ValueError(f"{factory!r} is not module:function")
     try:
         build = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

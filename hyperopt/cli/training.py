@@ -164,7 +164,8 @@ def _figures(mode: Mode, profile: Profile, trial: Trial, path: Path | None) -> d
 def _told(figures: dict[str, Any]) -> str:
     lines = [
         f"peak {figures['peak_bytes'] / MIB:.2f} MiB (memory record), "
-        f"resident {figures['resident_peak_bytes'] / MIB:.0f} MiB, step {figures['step_us'] / 1000:.0f} ms (spread {figures['step_us_spread'] / 1000:.0f} ms), measured",
+        f"resident {figures['resident_peak_bytes'] / MIB:.0f} MiB, "
+        f"step {figures['step_us'] / 1000:.0f} ms (spread {figures['step_us_spread'] / 1000:.0f} ms), measured",
         f"losses {', '.join(f'{loss:.9g}' for loss in figures['losses'])}",
     ]
     if (done := figures["execution"]) is not None:
@@ -217,6 +218,8 @@ def _training(
     sizes = _sizes(layers, width, heads, sequence, batch)
     if model is not None and sizes:
         raise typer.BadParameter("sizes are for the demo model", param_hint="--model")
+    if model is not None and not all(model.partition(":")):
+        raise typer.BadParameter(f"{model!r} is not MODULE:FUNCTION", param_hint="--model")
     prepare(mode.value)
     if model is None:
         try:

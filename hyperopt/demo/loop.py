@@ -51,8 +51,8 @@ def run_demo(folder: Path, sizes: dict[str, int], say: Say) -> Outcome:
     seconds = time.monotonic() - started
     version = tight.profile.run.framework_version
     lead = f"Decoder-only transformer in MindSpore {version} on {tight.profile.device.name}; run in {seconds:.0f} s"
-    remarks = [claim.text if claim.holds else f"NOT SO: {claim.text}" for claim in found]
-    report.write_text(page("hyperopt: the loop on a real model", lead, (tight, loose, graph), remarks))
+    judged = [(claim.text, claim.holds) for claim in found]
+    report.write_text(page("hyperopt: the loop on a real model", lead, (tight, loose, graph), judged))
     return Outcome((tight, loose, graph), found, str(report), seconds)
 
 

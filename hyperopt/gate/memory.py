@@ -129,17 +129,16 @@ def _group(key: tuple[str, str], old: list[tuple[int, str]], new: list[tuple[int
     # Matched by size: operators' numbers are part of many names and move when one is added.
     extra_old = Counter(size for size, _ in old) - Counter(size for size, _ in new)
     extra_new = Counter(size for size, _ in new) - Counter(size for size, _ in old)
-    known_old, known_new = {name for _, name in old}, {name for _, name in new}
-    held = [Held(name, size, "candidate") for size, name in _surplus(new, extra_new, known_old)]
-    held += [Held(name, size, "baseline") for size, name in _surplus(old, extra_old, known_new)]
+    held = [Held(name, size, "candidate") for size, name in _surplus(new, extra_new, set(old))]
+    held += [Held(name, size, "baseline") for size, name in _surplus(old, extra_old, set(new))]
     held.sort(key=lambda h: -h.bytes)
     return Group(*key, sum(size for size, _ in old), sum(size for size, _ in new), tuple(held[:NAMED]))
 
 
-def _surplus(blocks: list[tuple[int, str]], extra: Counter[int], known: set[str]) -> list[tuple[int, str]]:
-    """Of each size as many blocks as are extra, those first whose name the other side does not have."""
+def _surplus(blocks: list[tuple[int, str]], extra: Counter[int], known: set[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Of each size as many blocks as are extra, those first that the other side does not have by name and size."""
     chosen, left = [], Counter(extra)
-    for size, name in sorted(blocks, key=lambda block: (block[1] in known, -block[0], block[1])):
+    for size, name in sorted(blocks, key=lambda block: (block in known, -block[0], block[1])):
         if left[size] > 0:
             left[size] -= 1
             chosen.append((size, name))

@@ -36,7 +36,8 @@ section { background:var(--paper); border:1px solid var(--line); border-radius:1
 table { border-collapse:collapse; width:100%; font-variant-numeric:tabular-nums }
 th { text-align:left; font-weight:600; font-size:13px; color:var(--soft); vertical-align:bottom }
 th,td { padding:5px 10px 5px 0; border-bottom:1px solid var(--line) } td { vertical-align:top }
-.n { text-align:right } td.name { overflow-wrap:anywhere }
+.n { text-align:right; white-space:nowrap } .dense td { font-size:13px; line-height:1.35; overflow-wrap:anywhere }
+.dense .n { overflow-wrap:normal } td.good::before { content:"\\2713\\00a0" } td.bad::before { content:"\\2717\\00a0" }
 .wide { overflow-x:auto } details>summary { cursor:pointer; color:var(--soft); padding:6px 0 }
 abbr { text-decoration:none; font-size:11px; font-weight:600; border-radius:4px; padding:1px 5px; cursor:help }
 .measured { background:#e0efe9; color:#1a5a4b } .simulated { background:#e5ebf5; color:#30508a }
@@ -51,10 +52,9 @@ line.budget { stroke:var(--budget); stroke-width:1.2; stroke-dasharray:5 4 } tex
 """
 
 
-def page(title: str, lead: str, cases: Sequence[Case], remarks: Sequence[str] = ()) -> str:
-    """The report as one HTML document. `lead`: what was run where; `remarks`: claims and what must be known."""
+def page(title: str, lead: str, cases: Sequence[Case], claims: Sequence[tuple[str, bool]] = ()) -> str:
+    """The report as one HTML document. `lead`: what was run where; `claims`: what should be so, and whether it is."""
     sections = "\n".join(_case(case) for case in cases)
-    listed = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -62,12 +62,20 @@ def page(title: str, lead: str, cases: Sequence[Case], remarks: Sequence[str] = 
 <body><main>
 <h1>{escape(title)}</h1>
 <p class="soft">{escape(lead)}</p>
-{f"<ul>{listed}</ul>" if remarks else ""}
 {sections}
+{_claims(claims)}
 <p class="soft"><small>{MEASURED} read from a real run &ensp; {SIMULATED} replay of the measured profile by the
 execution model &ensp; {ESTIMATED} inferred, not seen</small></p>
 </main></body></html>
 """
+
+
+def _claims(claims: Sequence[tuple[str, bool]]) -> str:
+    if not claims:
+        return ""
+    held = sum(holds for _, holds in claims)
+    rows = "".join(f'<tr><td class="{"good" if holds else "bad"}">{escape(text)}</td></tr>' for text, holds in claims)
+    return f'<section class="dense"><h2>Claims: {held} of {len(claims)} hold</h2><table>{rows}</table></section>'
 
 
 def _case(case: Case) -> str:
@@ -203,7 +211,7 @@ def _copies(case: Case) -> str:
     return (
         f"<h3>Moved and called back</h3><p class='soft'>{len(case.copies_back)} copies back, {bytes_ / MIB:.1f} MiB a "
         f"step; {late} end after their consumer could have started {SIMULATED}. Largest first.</p>"
-        + _folded(head, rows, names=(0, 3, 4, 5))
+        + _folded(head, rows, names=(0, 1, 3, 4, 5))
     )
 
 
@@ -211,12 +219,12 @@ def _copy_row(copy: CopyBack) -> tuple[str, ...]:
     slack = f"{copy.slack_us / 1000:.2f}"
     ahead = NONE if copy.issued_ahead is None else f"{copy.issued_ahead[0]} of {copy.issued_ahead[1]}"
     return (
-        escape(copy.name),
+        _name(copy.name),
         escape(f"{copy.kind}, {copy.layer}" if copy.layer else copy.kind),
         f"{copy.bytes / MIB:.2f}",
-        escape(copy.left_after),
-        escape(copy.back_before),
-        escape(copy.consumer),
+        _name(copy.left_after),
+        _name(copy.back_before),
+        _name(copy.consumer),
         slack if copy.slack_us >= 0 else f'<span class="bad">{slack}</span>',
         ahead,
     )
@@ -242,7 +250,8 @@ def _profile(profile: Profile) -> str:
         f"mode {profile.adapter.mode or 'not given'}; {len(profile.operators)} operators, "
         f"{len(profile.storages)} storages",
         f"device {device.name}; base {device.base_bytes / MIB:.2f} MiB; "
-        f"link out {links.d2h_bytes_per_s / 1e9:.2f} GB/s, back {links.h2d_bytes_per_s / 1e9:.2f} GB/s, latency {links.latency_us:.1f} µs",
+        f"link out {links.d2h_bytes_per_s / 1e9:.2f} GB/s, back {links.h2d_bytes_per_s / 1e9:.2f} GB/s, "
+        f"latency {links.latency_us:.1f} µs",
         *profile.run.notes,
     ]
     items = "".join(f"<li>{escape(fact)}</li>" for fact in facts)
@@ -256,7 +265,12 @@ def _folded(head: Sequence[str], rows: Sequence[Sequence[str]], names: Iterable[
     table = _table(head, rows[:SHOWN], names)
     if len(rows) > SHOWN:
         table += f"<details><summary>{len(rows) - SHOWN} more</summary>{_table(head, rows[SHOWN:], names)}</details>"
-    return table
+    return f'<div class="dense">{table}</div>'
+
+
+def _name(text: str) -> str:
+    """A name that may break where it is put together."""
+    return escape(text).replace("/", "/<wbr>").replace(".", ".<wbr>")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], names: Iterable[int] = (0,)) -> str:

@@ -1,0 +1,37 @@
+# Two commands on a fresh machine (Python 3.11 or 3.12, nothing else): `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
+JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
+
+.PHONY: demo test lint openapi bench clean
+
+demo: $(READY)
+	$(BIN)/hyperopt demo -o demo-out
+
+test: lint
+	$(BIN)/python -m pytest --cov=hyperopt --cov-branch --cov-report=
+	$(BIN)/python -m coverage report --include=$(JUDGES) --fail-under=95
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+openapi: $(READY)
+	$(BIN)/python -m api.openapi docs/reference/openapi.json
+
+bench: $(READY)
+	$(BIN)/python -m bench.replay
+	$(BIN)/python -m bench.jobs
+
+clean:
+	rm -rf $(VENV) .venv-client .venv-service build demo-out
+
+# An interrupted installation leaves no mark and is taken up again.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mindspore,dev]'
+	touch $@

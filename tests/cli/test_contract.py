@@ -1,0 +1,204 @@
+"""The forms that outside checks call: exit codes and the shapes of JSON answers (issue 2)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hyperopt.cli import main
+from hyperopt.documents import write
+from hyperopt.plan import Action, Budget, Plan, Residency
+from hyperopt.profile import Profile
+from tests.samples import MIB, worked_example
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> str:
+    write(worked_example(), tmp_path / "profile.json.gz")
+    return str(tmp_path / "profile.json.gz")
+
+
+class Cli:
+    """Runs the command line in this process; keeps standard output and standard error of the last command."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+        self.out = self.err = ""
+
+    def __call__(self, *arguments: str) -> int:
+        self.monkeypatch.setattr(sys, "argv", ["hyperopt", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        self.out, self.err = self.capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code
+
+    @property
+    def answer(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(monkeypatch, capsys)
+
+
+def test_plan_replay_and_validate_agree(cli: Cli, profile: str, tmp_path: Path) -> None:
+    plan = str(tmp_path / "plan.json")
+    assert cli("plan", profile, "--hbm-bytes", str(640 * MIB), "--time-limit", "20", "-o", plan, "--json") == 0
+    assert cli.answer["predicted"]["step_us"] == 100_000.0 and cli.answer["bound"]["status"] == "optimal"
+    assert cli("replay", profile, plan, "--json") == 0
+    assert cli.answer == {
+        "step_us": 100_000.0,
+        "peak_bytes": 640 * MIB,
+        "stall_us": 0.0,
+        "tier_peak_bytes": {"host": 128 * MIB},
+        "feasible": True,
+    }
+    assert cli("validate", profile, plan, "--json") == 0
+    assert cli.answer == []
+
+
+def test_without_output_the_plan_itself_is_the_answer(cli: Cli, profile: str) -> None:
+    assert cli("plan", profile, "--hbm-bytes", str(640 * MIB), "--time-limit", "20") == 0
+    assert cli.answer["format"] == "hyperopt.plan/1"
+
+
+def test_replay_without_a_plan_has_no_limit_unless_one_is_given(cli: Cli, profile: str) -> None:
+    assert cli("replay", profile, "--json") == 0
+    assert cli.answer["peak_bytes"] == 768 * MIB and cli.answer["feasible"] is True
+    assert cli("replay", profile, "--hbm-bytes", str(700 * MIB), "--json") == 3
+    assert cli.answer["feasible"] is False
+    assert cli.answer["oom"]["op"] == 4 and cli.answer["oom"]["short_bytes"] == 68 * MIB
+
+
+@pytest.mark.parametrize("budget", [0, 1, 100 * MIB])
+def test_what_cannot_fit_is_infeasible_and_says_what_would(cli: Cli, profile: str, budget: int) -> None:
+    assert cli("plan", profile, "--hbm-bytes", str(budget), "--time-limit", "5") == 3
+    assert cli.answer["lower_bound_bytes"] > budget
+    assert {"lower_bound_bytes", "reachable_bytes", "operator"} <= cli.answer.keys()
+
+
+def test_validate_names_violations(cli: Cli, profile: str, tmp_path: Path) -> None:
+    release = Action(op=2, when="after", kind="release", storage=1)
+    write(Plan(residency=Residency(actions=(release,))), tmp_path / "bad.json")
+    assert cli("validate", profile, str(tmp_path / "bad.json"), "--json") == 1
+    assert [violation["code"] for violation in cli.answer] == ["read-of-dropped"]
+    assert cli("replay", profile, str(tmp_path / "bad.json"), "--json") == 64
+
+
+@pytest.mark.parametrize("name", ["longest-gap", "offload-all", "recompute-all"])
+def test_baselines_are_legal_plans(cli: Cli, profile: str, tmp_path: Path, name: str) -> None:
+    plan = str(tmp_path / "plan.json")
+    code = cli("baseline", name, profile, "--hbm-bytes", str(700 * MIB), "-o", plan, "--json")
+    if code == 0:
+        assert cli("validate", profile, plan) == 0
+    else:
+        assert code == 3 and cli.answer["oom"]["short_bytes"] > 0
+
+
+def test_keep_all_runs_out_of_memory(cli: Cli, profile: str) -> None:
+    assert cli("baseline", "keep-all", profile, "--hbm-bytes", str(700 * MIB)) == 3
+    assert cli("baseline", "keep-all", profile, "--hbm-bytes", str(768 * MIB)) == 0
+
+
+def test_check_has_an_exit_code_for_each_verdict(cli: Cli, profile: str, tmp_path: Path) -> None:
+    def other(name: str, changed: Profile) -> str:
+        write(changed, tmp_path / name)
+        return str(tmp_path / name)
+
+    example = worked_example()
+    larger = msgspec.structs.replace(example.storages[0], bytes=600 * MIB)
+    costly = other("costly.json", msgspec.structs.replace(example, storages=(larger, *example.storages[1:])))
+    apart = other("apart.json", msgspec.structs.replace(example, run=msgspec.structs.replace(example.run, model="b")))
+    assert cli("check", "--baseline", profile, "--candidate", profile, "--json") == 0
+    assert cli.answer["verdict"] == "pass"
+    assert cli("check", "--baseline", profile, "--candidate", costly, "--json") == 1
+    assert cli.answer["memory"]["difference_bytes"] == 88 * MIB and cli.answer["reasons"]
+    assert cli("check", "--baseline", profile, "--candidate", costly, "--memory-threshold", "88M") == 0
+    assert cli("check", "--baseline", profile, "--candidate", costly, "--memory-threshold", "11%") == 1
+    assert cli("check", "--baseline", profile, "--candidate", apart) == 2
+    assert cli.out.startswith("inconclusive: different model")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "--baseline", "nowhere", "--candidate", "nowhere"),
+        ("check", "--baseline", "PROFILE"),
+        ("check", "--baseline", "PROFILE", "--candidate", "PROFILE", "--memory-threshold", "much"),
+        ("check", "--baseline", "PROFILE", "--candidate", "PROFILE", "--tolerance-percent", "-1"),
+        ("check", "--baseline", "PROFILE", "--candidate", "profile-1", "--server", "http://127.0.0.1:9"),
+        ("plan", "PROFILE"),
+        ("plan", "PROFILE", "--hbm-bytes", "-1"),
+        ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "moon=3"),
+        ("plan", "PROFILE", "--hbm-bytes", "9", "--objective", "beauty"),
+        ("replay", "nowhere.json"),
+        ("replay", "PROFILE", "PROFILE"),
+        ("validate", "PROFILE", "PROFILE"),
+        ("baseline", "unheard-of", "PROFILE", "--hbm-bytes", "9"),
+        ("capture", "-o", "nowhere/profile.json"),
+        ("capture", "-o", "p.json", "--model", "no-colon"),
+        ("apply", "PROFILE", "PROFILE"),
+        ("apply", "PROFILE"),
+        ("unheard-of",),
+        (),
+    ],
+)
+def test_usage_errors_and_bad_input_end_in_64_with_one_line(cli: Cli, profile: str, arguments: tuple[str, ...]) -> None:
+    assert cli(*(profile if argument == "PROFILE" else argument for argument in arguments)) == 64
+    told = cli.err.strip().splitlines()
+    assert told and told[-1].startswith("hyperopt: ") and "Traceback" not in cli.err
+    assert cli.out == "" or not arguments  # without a command: the help, and the same code
+
+
+@pytest.mark.parametrize(
+    ("spoil", "field"),
+    [
+        (lambda text: text[: len(text) // 2], "$"),
+        (lambda text: text.replace("hyperopt.profile/1", "hyperopt.profile/2"), "$.format"),
+        (lambda text: text.replace('"duration_us":10000.0', '"duration_us":-1', 1), "$.operators[0].duration_us"),
+        (lambda text: text.replace('"id":2', '"id":1', 1), "$.storages[2].id"),
+    ],
+)
+def test_a_bad_profile_is_named_by_field(cli: Cli, tmp_path: Path, spoil: Any, field: str) -> None:
+    text = msgspec.json.encode(worked_example()).decode()
+    assert spoil(text) != text
+    (tmp_path / "bad.json").write_text(spoil(text))
+    assert cli("replay", str(tmp_path / "bad.json"), "--json") == 64
+    assert cli.err.startswith(f"hyperopt: {field}")
+
+
+def test_times_without_storages_are_not_planned(cli: Cli, tmp_path: Path) -> None:
+    bare = tuple(msgspec.structs.replace(o, reads=(), writes=()) for o in worked_example().operators)
+    write(Profile(operators=bare, storages=()), tmp_path / "timing.json")
+    assert cli("replay", str(tmp_path / "timing.json"), "--json") == 0
+    assert cli("plan", str(tmp_path / "timing.json"), "--hbm-bytes", "9") == 64
+
+
+def test_the_budget_of_the_plan_holds_unless_another_is_given(cli: Cli, profile: str, tmp_path: Path) -> None:
+    write(Plan(budget=Budget(hbm_bytes=700 * MIB)), tmp_path / "plan.json")
+    assert cli("replay", profile, str(tmp_path / "plan.json"), "--json") == 3
+    assert cli("replay", profile, str(tmp_path / "plan.json"), "--hbm-bytes", str(768 * MIB), "--json") == 0
+
+
+def test_the_command_line_starts_without_the_heavy_packages() -> None:
+    code = (
+        "import sys, hyperopt.cli; heavy = {'fastapi', 'sqlalchemy', 'dbos', 'ortools', 'sklearn', 'mindspore'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_after_the_solver_mindspore_still_loads_in_this_process() -> None:
+    """Tests of both share a process: tests/conftest.py sees to it."""
+    import mindspore
+    import ortools.sat.python.cp_model
+
+    assert mindspore.__version__ and ortools.sat.python.cp_model

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hyperopt.gate import Policy, Threshold, check
+from hyperopt.profile import Device, Measured, Operator, Profile, Storage
+from tests.samples import MIB, random_profile, worked_example
+
+
+def timed(step_us: float, spread_us: float = 0.0, **run: Any) -> Profile:
+    """The worked example with a measured step."""
+    profile = worked_example(framework="mindspore", framework_version="2.9.0", **run)
+    return msgspec.structs.replace(profile, measured=Measured(step_us=step_us, step_us_spread=spread_us))
+
+
+def grown(profile: Profile, storage: int, by: int) -> Profile:
+    """The same program with one larger storage."""
+    storages = tuple(msgspec.structs.replace(s, bytes=s.bytes + by) if s.id == storage else s for s in profile.storages)
+    return msgspec.structs.replace(profile, storages=storages)
+
+
+def test_a_profile_passes_against_itself_whatever_its_noise() -> None:
+    found = check(timed(100.0, 80.0), timed(100.0, 80.0))
+    assert found.verdict == "pass"
+    assert found.notes == ("baseline and candidate are the same profile",)
+
+
+def test_one_byte_more_at_the_peak_is_a_regression_and_is_named() -> None:
+    found = check(worked_example(), grown(worked_example(), 2, 1))
+    assert found.verdict == "regression"
+    assert found.memory.difference_bytes == 1
+    (group,) = found.memory.groups
+    assert (group.layer, group.kind, group.difference_bytes) == ("layers.0", "activation", 1)
+    assert [(held.name, held.bytes, held.at) for held in group.storages] == [
+        ("C", 128 * MIB + 1, "candidate"),
+        ("C", 128 * MIB, "baseline"),
+    ]
+    assert "activation of layers.0 +1" in found.reasons[0]
+
+
+def test_bytes_that_are_not_at_the_peak_do_not_count() -> None:
+    late = Storage(id=9, name="late", bytes=MIB, kind="activation")
+    profile = worked_example()
+    writes = msgspec.structs.replace(profile.operators[8], writes=(9,))
+    candidate = msgspec.structs.replace(
+        profile, storages=(*profile.storages, late), operators=(*profile.operators[:8], writes, profile.operators[9])
+    )
+    found = check(profile, candidate)
+    assert found.verdict == "pass" and found.memory.difference_bytes == 0
+    assert found.notes[0] == "different programs: 10 and 10 operators, 3 and 4 storages"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "verdict"),
+    [
+        (Threshold(bytes=MIB), "pass"),
+        (Threshold(bytes=MIB - 1), "regression"),
+        (Threshold(percent=100 / 768), "pass"),
+        (Threshold(percent=0.13), "regression"),
+    ],
+)
+def test_the_threshold_is_the_last_byte_that_passes(threshold: Threshold, verdict: str) -> None:
+    candidate = grown(worked_example(), 0, MIB)
+    assert check(worked_example(), candidate, Policy(threshold)).verdict == verdict
+
+
+def test_a_smaller_peak_passes() -> None:
+    found = check(worked_example(), grown(worked_example(), 0, -MIB))
+    assert found.verdict == "pass" and found.memory.difference_bytes == -MIB
+
+
+def test_base_and_workspace_are_named_too() -> None:
+    def one(base: int, workspace: int) -> Profile:
+        operator = Operator(name="only", duration_us=1.0, workspace_bytes=workspace, writes=(0,), layer="head")
+        return Profile(operators=(operator,), storages=(Storage(id=0, bytes=5),), device=Device(base_bytes=base))
+
+    found = check(one(10, 100), one(30, 107))
+    assert [(g.layer, g.kind, g.difference_bytes) for g in found.memory.groups] == [
+        ("", "base", 20),
+        ("head", "workspace", 7),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_groups_add_up_to_the_difference(seed: int) -> None:
+    memory = check(random_profile(seed), random_profile(seed + 1000)).memory
+    assert sum(group.difference_bytes for group in memory.groups) == memory.difference_bytes
+
+
+@pytest.mark.parametrize(
+    ("candidate_us", "spread_us", "verdict"),
+    [
+        (104.9, 0.0, "pass"),
+        (105.1, 0.0, "regression"),
+        (110.0, 4.0, "regression"),  # at least 6 % slower
+        (110.0, 6.0, "inconclusive"),  # between 4 and 16 %
+        (102.0, 2.0, "pass"),  # at most 4 %
+        (102.0, 4.0, "inconclusive"),  # up to 6 %
+        (100.0, 20.0, "inconclusive"),
+        (50.0, 20.0, "pass"),
+    ],
+)
+def test_a_pair_of_runs_is_judged_as_far_as_its_spread_allows(
+    candidate_us: float, spread_us: float, verdict: str
+) -> None:
+    found = check(timed(100.0), timed(candidate_us, spread_us))
+    assert found.verdict == verdict
+    assert check(timed(100.0, spread_us), timed(candidate_us)).verdict == verdict
+
+
+def test_times_that_were_not_measured_are_not_judged() -> None:
+    for silent in (worked_example(), timed(500.0, measured=False)):
+        found = check(timed(100.0), silent)
+        assert found.throughput.status == "not judged" and found.verdict == "pass"
+        assert "step time not measured in candidate" in found.notes
+
+
+def test_a_memory_regression_outweighs_an_inconclusive_time() -> None:
+    found = check(timed(100.0, 90.0), grown(timed(103.0, 90.0), 0, 1))
+    assert found.verdict == "regression" and found.throughput.status == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"framework_version": "2.10.0"}, {"framework": "torch"}, {"model": "another"}, {"rank": 1, "world_size": 2}],
+)
+def test_what_must_not_be_compared_is_inconclusive_and_named(other: dict[str, Any]) -> None:
+    changed = msgspec.structs.replace(timed(100.0).run, **other)
+    found = check(timed(100.0), msgspec.structs.replace(timed(300.0), run=changed))
+    assert found.verdict == "inconclusive" and found.reasons[0].startswith("different ")
+
+
+def test_times_without_storages_cannot_show_memory() -> None:
+    operators = worked_example().operators
+    bare = tuple(msgspec.structs.replace(o, reads=(), writes=()) for o in operators)
+    timing = Profile(operators=bare, storages=())
+    found = check(timing, timing)
+    assert found.verdict == "inconclusive" and found.memory.status == "not judged"
+
+
+def test_the_document_is_plain_and_complete() -> None:
+    document = check(timed(100.0), grown(timed(100.0), 0, 7)).document()
+    assert isinstance(document["notes"], (list, tuple)) and msgspec.json.encode(document)
+    assert document["memory"]["difference_bytes"] == document["memory"]["groups"][0]["difference_bytes"] == 7
+    assert document["throughput"]["difference_percent"] == 0.0
+    assert document["shown"]["candidate"]["largest_storage_bytes"] == 512 * MIB + 7
