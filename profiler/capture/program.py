@@ -118,7 +118,7 @@ class _Assembly:
         for event in self.observation.events:
             at = event.start if isinstance(event, Call) else event.at
             while waiting and self.kernels[waiting[0]].start < at:
-                self._unseen_kernel(waiting.pop(0), event)
+                self._unseen_kernel(waiting.pop(0))
             if isinstance(event, Call):
                 call_number += 1
                 self._call(event, owned[call_number])
@@ -127,7 +127,7 @@ class _Assembly:
             else:
                 self._load(event)
         for kernel in waiting:
-            self._unseen_kernel(kernel, None)
+            self._unseen_kernel(kernel)
         return Program(
             steps=self.steps,
             blocks=self.blocks,
@@ -182,9 +182,9 @@ class _Assembly:
             return block
         return self._resident(ref, "other", f"constant{len(self.blocks)}")
 
-    def _unseen_kernel(self, number: int, following: Call | Save | Load | None) -> None:
+    def _unseen_kernel(self, number: int) -> None:
         before = self.steps[-1] if self.steps else None
-        place = following.place if isinstance(following, Call) else before.place if before else "outside"
+        place = before.place if before else "outside"  # a part of what ran before it, mostly of backward
         step = self._append(
             Step(type=self.kernels[number].type, place=place, cell=None, kernels=(number,), unseen=True)
         )

@@ -69,6 +69,7 @@ def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
     from mindspore.profiler import ProfilerActivity
 
     stamps: list[tuple[int, int]] = []
+    began = time.time_ns()
     with tempfile.TemporaryDirectory(prefix="hyperopt-record-") as folder, _profiler_output_on_stderr():
         session = ms.profiler.profile(
             activities=[ProfilerActivity.CPU],
@@ -83,7 +84,7 @@ def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
                 stamps.append((start, time.time_ns()))
                 session.step()
         kernels, memory = _read(Path(folder))
-    return [_step(start, end, kernels, memory) for start, end in stamps]
+    return [_step(began, start, end, kernels, memory) for start, end in stamps]
 
 
 def _read(folder: Path) -> tuple[list[Kernel], MemoryRecord]:
@@ -99,8 +100,9 @@ def _read(folder: Path) -> tuple[list[Kernel], MemoryRecord]:
     return kernels, read_memory_record(records[0].read_text())
 
 
-def _step(start: int, end: int, kernels: list[Kernel], memory: MemoryRecord) -> StepRecord:
-    before = [used for time, used in zip(memory.times, memory.used, strict=True) if time < start]
+def _step(began: int, start: int, end: int, kernels: list[Kernel], memory: MemoryRecord) -> StepRecord:
+    """The first step of a session has no row before it: nothing is written between sessions."""
+    before = memory.between(began, start) or memory.between(start, end)[:1]
     return StepRecord(
         start=start,
         end=end,
