@@ -169,3 +169,52 @@ def test_the_modes_are_told_apart() -> None:
         profiler.capture(step, *args, net=net, mode="eager")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be applied"):
         profiler.apply(net, Profile(operators=(), storages=()), Plan())
+
+
+class Layer(ms.nn.Cell):  # type: ignore[misc]
+    """A layer of MindSpore's own parts, whose backward is fused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = ms.nn.LayerNorm((16,))
+        self.up = ms.nn.Dense(16, 64)
+        self.down = ms.nn.Dense(64, 16)
+
+    def construct(self, x: ms.Tensor) -> ms.Tensor:
+        return x + self.down(ms.ops.gelu(self.up(self.norm(x))))
+
+
+class Network(ms.nn.Cell):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = ms.nn.Embedding(64, 16)
+        self.layers = ms.nn.CellList([Layer() for _ in range(2)])
+        self.out = ms.nn.Dense(16, 64)
+
+    def construct(self, ids: ms.Tensor, targets: ms.Tensor) -> ms.Tensor:
+        x = self.embedding(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return ms.ops.cross_entropy(self.out(x).reshape(-1, 64), targets.reshape(-1))
+
+
+class Training(ms.nn.Cell):  # type: ignore[misc]
+    def __init__(self, network: Network) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        self.optimizer = ms.nn.Adam(network.trainable_params(), 1e-3)
+        self.gradient = ms.value_and_grad(network, None, self.optimizer.parameters)
+
+    def construct(self, ids: ms.Tensor, targets: ms.Tensor) -> ms.Tensor:
+        loss, gradients = self.gradient(ids, targets)
+        return ms.ops.depend(loss, self.optimizer(gradients))
+
+
+def test_a_model_of_mindspores_own_layers_is_captured_as_exactly() -> None:
+    network = Network()
+    ids = ms.Tensor([[1, 2, 3, 4] * 16] * 8, ms.int32)
+    found = capture_graph(Training(network), ids, ids, net=network, steps=3)
+    assert replay(found).peak_bytes == pytest.approx(measured_peak(found), rel=0.01)
+    assert not [note for note in found.run.notes if note.startswith("not joined")]
+    forward = [sum(o.layer == f"layers.{i}" and o.phase == "forward" for o in found.operators) for i in (0, 1)]
+    assert forward[0] == forward[1] > 0
