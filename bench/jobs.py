@@ -22,15 +22,7 @@ from hyperopt.client import Client
 from tests.samples import MIB, encoded, worked_example
 
 ROOT = Path(__file__).parents[1]
-SERVE = [
-    sys.executable,
-    "-c",
-    "import sys; from hyperopt.cli import app, service; sys.argv[0] = 'hyperopt'; service.register(app); app()",
-    "serve",
-    "--json",
-    "--port",
-    "0",
-]
+SERVE = [sys.executable, "-c", "from hyperopt.cli import main; main()", "serve", "--json", "--port", "0"]
 
 
 def start(folder: str, database_url: str) -> tuple[subprocess.Popen[str], str]:

@@ -1,4 +1,4 @@
-"""The commands, as the console script runs them: in processes of their own, the server's too."""
+"""The commands, as the console script runs them; servers and workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -10,33 +10,45 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
+from hyperopt.cli import main
 from hyperopt.client import Client
 from hyperopt.profile import Profile
 from hyperopt.settings import GIB, SettingError, Settings, from_environment, table, variable
 from tests.samples import encoded
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [
-    sys.executable,
-    "-c",
-    "from hyperopt.cli import app, main, remote, service; service.register(app); remote.register(app); main()",
-]
+COMMAND = [sys.executable, "-c", "from hyperopt.cli import main; main()"]
 
 
-def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(*arguments: object, **environment: str) -> Done:
+    """The command in this process: starting Python for each would be most of the time."""
+    said, complained = StringIO(), StringIO()
+    with (
+        patch.object(sys, "argv", ["hyperopt", *map(str, arguments)]),
+        patch.dict(os.environ, environment),
+        redirect_stdout(said),
+        redirect_stderr(complained),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    assert isinstance(end.value.code, int)
+    return Done(end.value.code, said.getvalue(), complained.getvalue())
 
 
 @contextmanager
@@ -58,7 +70,7 @@ def process(*arguments: object) -> Iterator[Any]:
     assert started.returncode in (0, -signal.SIGTERM)
 
 
-def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
+def refused(done: Done, words: str) -> None:
     """One line that says so, and exit 64."""
     assert done.returncode == 64, done.stderr
     assert words in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -136,7 +148,8 @@ def test_a_server_and_workers_in_processes_of_their_own(tmp_path: Path, fresh: C
         Client(serve["url"]) as client,
     ):
         profile = client.upload(encoded(fresh()))["id"]
-        ids = [client.plan(profile, hbm_bytes=700 * 2**20 + i, time_limit_s=20.0)["id"] for i in range(4)]
+        ids = [client.plan(profile, hbm_bytes=700 * 2**20 + i, time_limit_s=20.0)["id"] for i in range(2)]
+        ids.append(client.plan(profile, hbm_bytes=1)["id"])
         assert {client.job(id)["state"] for id in ids} == {"queued"}
         with (
             process("worker", "--name", "one", "--data-dir", tmp_path),
@@ -144,7 +157,13 @@ def test_a_server_and_workers_in_processes_of_their_own(tmp_path: Path, fresh: C
         ):
             refused(run("worker", "--name", "one", "--data-dir", tmp_path), "HYPEROPT_WORKER_NAME")
             jobs = [client.wait(id, poll_s=0.1) for id in ids]
-        assert [(job["state"], job["result"]["status"]) for job in jobs] == [("succeeded", "planned")] * 4
+        assert [job["state"] for job in jobs] == ["succeeded"] * 3
+        assert [job["result"]["status"] for job in jobs] == ["planned", "planned", "infeasible"]
+        plan = client.fetch_plan(jobs[0]["result"]["plan_id"])
+        assert client.validate(profile, plan) == [] and plan.predicted is not None
+        assert plan.predicted.peak_bytes <= 700 * 2**20
+        numbers = jobs[2]["result"]["infeasible"]
+        assert 1 < numbers["lower_bound_bytes"] <= numbers["reachable_bytes"]
 
 
 def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
