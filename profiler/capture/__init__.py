@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from hyperopt.profile import Profile
 
 
-def capture(
-    step: Any, *args: Any, net: Any, mode: Literal["graph", "pynative"] = "graph", **options: Any
-) -> Any:
+def capture(step: Any, *args: Any, net: Any, mode: Literal["graph", "pynative"] = "graph", **options: Any) -> Profile:
     """Profile ``step(*args)`` on the cells of ``net`` in the given mode.
 
     ``options`` are those of ``profiler.capture.graph.capture_graph`` or

@@ -27,9 +27,7 @@ def in_graph_mode() -> Iterator[None]:
 
 def captured() -> Profile:
     net, step, args = model()
-    profile = profiler.capture(step, *args, net=net, mode="graph", steps=3)
-    assert isinstance(profile, Profile)
-    return profile
+    return profiler.capture(step, *args, net=net, mode="graph", steps=3)
 
 
 @pytest.fixture(scope="module")
