@@ -71,6 +71,9 @@ def create_app(service: Service | None) -> FastAPI:
         title="hyperopt",
         version=product_version(),
         summary="Memory and placement plans from measured profiles",
+        # FastAPI's pages load their scripts from a public network, which a cluster often cannot reach.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.service = service
     problems.install(app)

@@ -20,12 +20,8 @@ from hyperopt.settings import SettingError, Settings, from_environment
 if TYPE_CHECKING:
     from hyperopt.store import Database
 
-DataDir = Annotated[
-    Path | None, typer.Option("--data-dir", help="folder of the SQLite files [HYPEROPT_DATA_DIR]")
-]
-DatabaseUrl = Annotated[
-    str | None, typer.Option("--database-url", help="SQLAlchemy URL [HYPEROPT_DATABASE_URL]")
-]
+DataDir = Annotated[Path | None, typer.Option("--data-dir", help="folder of the SQLite files [HYPEROPT_DATA_DIR]")]
+DatabaseUrl = Annotated[str | None, typer.Option("--database-url", help="SQLAlchemy URL [HYPEROPT_DATABASE_URL]")]
 
 db = typer.Typer(help="The database's tables: upgrade, downgrade, current.", no_args_is_help=True)
 
@@ -38,9 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def serve(
     host: Annotated[str | None, typer.Option(help="address to listen on [HYPEROPT_HOST]")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="0: any free one [HYPEROPT_PORT]")
-    ] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: any free one [HYPEROPT_PORT]")] = None,
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     worker: Annotated[
@@ -54,9 +48,7 @@ def serve(
 
         from api.app import create_app, open_service
 
-        settings = from_environment(
-            host=host, port=port, data_dir=data_dir, database_url=database_url, worker=worker
-        )
+        settings = from_environment(host=host, port=port, data_dir=data_dir, database_url=database_url, worker=worker)
         # Bound here, so that the address is known before anybody is told of it, and a port in use is said so.
         listening = socket.create_server((settings.host, settings.port))
         service = open_service(settings)
@@ -67,6 +59,9 @@ def serve(
             json.dumps(where) if as_json else f"hyperopt serves {url} (database {where['database']})",
             flush=True,
         )
+        # uvicorn stops at these signals, and raises them again when it has: ours then do nothing, so that the
+        # service is closed in good order.
+        _told_to_stop()
         server = uvicorn.Server(uvicorn.Config(create_app(service), log_level="warning"))
         server.run(sockets=[listening])
     finally:
@@ -85,18 +80,10 @@ def worker(
     with _clear_errors():
         from api.app import open_service
 
-        settings = from_environment(
-            data_dir=data_dir, database_url=database_url, worker_name=name, worker=True
-        )
+        settings = from_environment(data_dir=data_dir, database_url=database_url, worker_name=name, worker=True)
         service = open_service(settings)
     try:
-        told = threading.Event()
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            told.set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
+        told = _told_to_stop()
         where = {"worker": settings.worker_name, "database": _shown(service.database)}
         line = f"hyperopt works as {settings.worker_name} (database {where['database']})"
         print(json.dumps(where) if as_json else line, flush=True)
@@ -104,6 +91,18 @@ def worker(
     finally:
         service.close()
     return 0
+
+
+def _told_to_stop() -> threading.Event:
+    """Set once SIGINT or SIGTERM has come."""
+    told = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        told.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    return told
 
 
 @db.command("upgrade")
@@ -176,10 +175,7 @@ def _clear_errors() -> Iterator[None]:
 
         yield
     except ImportError as error:
-        say(
-            f"the service is not installed here ({error.name} is missing): "
-            "pip install 'hyperopt-supernode[server]'"
-        )
+        say(f"the service is not installed here ({error.name} is missing): pip install 'hyperopt-supernode[server]'")
         raise typer.Exit(BAD_INPUT) from error
     except (SettingError, SchemaError, CannotConnect) as error:
         say(str(error))
