@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from hyperopt.plan import HOST, Residency
 from solver.residency.assemble import assemble
 from solver.residency.candidates import Move, Rerun, moves, reruns
@@ -44,6 +42,7 @@ def offload_all(problem: Problem) -> Residency:
     before the backward of layer i.
     """
     phases = [o.phase for o in problem.profile.operators]
+    lead = _one_layer_earlier(problem)
     chosen = []
     for move in moves(problem):
         gap = move.gap
@@ -52,25 +51,20 @@ def offload_all(problem: Problem) -> Residency:
         if move.tier != _tier(problem) or storage.kind != "activation" or not crosses:
             continue
         if (phases[gap.after] == "forward" and phases[gap.before] != "forward") or "forward" not in phases:
-            back = max(_one_layer_earlier(problem, gap.back), problem.next_compute(gap.leave + 1))
+            back = max(lead[gap.back], problem.next_compute(gap.leave + 1))
             chosen.append(Move(gap, move.tier, gap.leave, gap.leave, min(back, gap.back)))
     return assemble(problem, chosen, [])
 
 
-def _one_layer_earlier(problem: Problem, op: int) -> int:
-    """The first compute operator of the run of equal layers that precedes the run `op` is in."""
-    compute, operators = problem.compute, problem.profile.operators
-    i = int(np.searchsorted(compute, op))
-    for _ in range(2):
-        layer = operators[compute[i]].layer
-        while i > 0 and operators[compute[i - 1]].layer == layer:
-            i -= 1
-        if i == 0:
-            break
-        i -= 1
-    else:
-        i += 1
-    return compute[i]
+def _one_layer_earlier(problem: Problem) -> dict[int, int]:
+    """Per compute operator, the first one of the run of equal layers that precedes the run it is in."""
+    found: dict[int, int] = {}
+    layer, run, before = None, 0, 0
+    for op in problem.compute:
+        if problem.profile.operators[op].layer != layer:
+            layer, before, run = problem.profile.operators[op].layer, run, op
+        found[op] = before
+    return found
 
 
 def recompute_all(problem: Problem) -> Residency:
