@@ -191,8 +191,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the canonical document: the same for any compression or spelling of the file."""
-        return sha256(canonical(self))
+        """sha256 of the canonical document: the same for any compression or spelling of the file.
+
+        Through the decoder once more, so that a time given as 10 in Python and one read as 10.0 are the same.
+        """
+        return sha256(canonical(msgspec.json.decode(canonical(self), type=Profile)))
 
     @cached_property
     def program_digest(self) -> str:

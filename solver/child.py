@@ -118,6 +118,8 @@ def _child(pipe: Connection, profile_bytes: bytes, request: Request, memory_limi
             cancelled=lambda: os.getppid() != parent,  # an orphan stops by itself
             on_progress=lambda found: pipe.send(("progress", _summary(found), canonical(found.plan))),
         )
+    except BrokenPipeError:
+        return  # the parent is gone: nobody waits for an answer
     except MemoryError:
         pipe.send(("failed", f"out of its memory limit of {memory_limit_bytes} bytes"))
     except Exception as error:  # reported to the parent, whole, instead of to a lost stderr
