@@ -60,6 +60,10 @@ class ExecutionLog:
     refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     steps: int = 0
+    release_waited_us: float = 0.0
+    """How long training waited for copies out that had not ended when their block had to be gone."""
+    host_peak_bytes: int = 0
+    """Most bytes that host buffers held at once. On a CPU they are in the same process's resident size."""
     started: float = field(default_factory=time.perf_counter)
 
     def now_us(self) -> float:
@@ -93,6 +97,8 @@ class ExecutionLog:
             "copies_back": self.used,
             "issued_ahead": self.issued_ahead,
             "bytes_out": self.bytes_out,
+            "release_waited_us": self.release_waited_us,
+            "host_peak_bytes": self.host_peak_bytes,
             "waited_us": sum(copy.waited_us for copy in self.copies_back),
         }
         return {"format": "hyperopt.execution/1", "summary": summary, **body}

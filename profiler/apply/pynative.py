@@ -17,13 +17,16 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec import structs
+
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
+from hyperopt.replay import replay
 from profiler.apply.capability import PlanRefused, refusals
 from profiler.apply.copies import Link
 from profiler.apply.fingerprint import differences, forward_marks, recorded_forward, updates_while_forward
 from profiler.apply.log import ExecutionLog
-from profiler.apply.schedule import Schedule, schedule
+from profiler.apply.schedule import Schedule, as_issued, schedule
 from profiler.apply.swap import Swapper
 
 
@@ -47,6 +50,7 @@ def apply_pynative(net: Any, profile: Profile, plan: Plan) -> Iterator[Execution
         raise PlanRefused(reasons)
     log = ExecutionLog(plan_id=plan.plan_id or plan.content_id, profile_digest=profile.digest)
     orders = schedule(profile, plan)
+    log.notes += _budget_note(profile, plan)
     with contextlib.ExitStack() as undo:
         out = undo.enter_context(Link("out"))
         back = undo.enter_context(Link("back"))
@@ -55,6 +59,18 @@ def apply_pynative(net: Any, profile: Profile, plan: Plan) -> Iterator[Execution
         undo.enter_context(_checked_and_recomputed(net, profile, orders, swapper, log))
         undo.enter_context(ms.saved_tensors_hooks(swapper.save, swapper.load))
         yield log
+
+
+def _budget_note(profile: Profile, plan: Plan) -> list[str]:
+    """Says so where the plan, its copies back moved to the nearest hook calls, takes more than its budget."""
+    budget = plan.budget.hbm_bytes
+    if budget is None or not plan.residency.actions:
+        return []
+    unlimited = structs.replace(plan.budget, hbm_bytes=None)
+    peak = replay(profile, structs.replace(as_issued(profile, plan), budget=unlimited)).peak_bytes
+    if peak <= budget:
+        return []
+    return [f"copies back start only at hook calls: expect a peak of {peak} bytes, {peak - budget} over the budget"]
 
 
 @contextlib.contextmanager

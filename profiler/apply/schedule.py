@@ -15,6 +15,8 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from hyperopt.plan import Action, Plan, Recompute
 from hyperopt.profile import Profile
 from profiler.apply.capability import dropped_by_recompute, forward_operators, layer_input, recomputed_layers
@@ -117,6 +119,21 @@ def schedule(profile: Profile, plan: Plan) -> Schedule:
         made=frozenset(storage.id for storage in profile.storages if not storage.resident_at_start),
         operators=tuple(operator.name for operator in profile.operators),
     )
+
+
+def as_issued(profile: Profile, plan: Plan) -> Plan:
+    """The plan as the hooks will carry it out: each copy_in at the operator of the call that issues it.
+
+    A copy back that the plan wants between two calls is moved to one of them; replaying this plan instead of
+    the given one shows what that means for the peak.
+    """
+    moves = schedule(profile, plan).moves
+    at = {id: max((move.in_moment + 1) // 2, move.release_op + 1) for id, move in moves.items()}
+    actions = tuple(
+        structs.replace(action, op=at[action.storage]) if action.kind == "copy_in" and action.storage in at else action
+        for action in plan.residency.actions
+    )
+    return structs.replace(plan, residency=structs.replace(plan.residency, actions=actions))
 
 
 def _drops(profile: Profile, plan: Plan, layer: str) -> tuple[Action, ...]:

@@ -40,6 +40,7 @@ class Swapped:
     back: Ticket | None = None
     host: Buffer | None = None
     release_due: bool = False
+    dropped: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def drop_if_copied(self) -> bool:
@@ -48,6 +49,7 @@ class Swapped:
             if self.host is None or not self.release_due or self.back is not None or self.device is None:
                 return False
             self.device = None
+            self.dropped = True
             return True
 
 
@@ -83,6 +85,7 @@ class Swapper:
         self.swapped: dict[int, Swapped] = {}
         self.drops: dict[str, list[ActionRecord]] = {}
         self.again: dict[str, list[ActionRecord]] = {}
+        self.host_bytes = 0
         self.entered: str | None = None
         self.entry_addresses: frozenset[int] = frozenset()
 
@@ -192,6 +195,9 @@ class Swapper:
     # The clock
 
     def _advance(self, moment: int, op: int) -> None:
+        overdue = [s for s in self.swapped.values() if s.release_due and s.back is None and not s.dropped]
+        for swapped in overdue[:-1]:
+            self._wait_for_release(swapped)
         for swapped in list(self.swapped.values()):
             move = swapped.move
             if swapped.out is None and moment >= after(move.out_op) and swapped.saves_seen == move.saves:
@@ -202,6 +208,15 @@ class Swapper:
             if swapped.back is None and swapped.out is not None and moment >= move.in_moment > after(move.release_op):
                 self._issue_back(swapped, op, ahead=moment < before(move.consumer_op))
 
+    def _wait_for_release(self, swapped: Swapped) -> None:
+        """Of the blocks whose release was due at an earlier call one may still be under way, no more: the
+        plan's peak counts on their being gone, and a busy machine would let them pile up."""
+        assert swapped.out is not None
+        waits_from = self.log.now_us()
+        swapped.out.wait()
+        self._drop(swapped)
+        self.log.release_waited_us += self.log.now_us() - waits_from
+
     def _issue_out(self, swapped: Swapped) -> None:
         tensor, size = swapped.device, swapped.size
 
@@ -210,6 +225,8 @@ class Swapper:
             self._drop(swapped)
 
         self._done(swapped, "copy_out")
+        self.host_bytes += size
+        self.log.host_peak_bytes = max(self.log.host_peak_bytes, self.host_bytes)
         swapped.out = self.links[0].submit(copy)
 
     def _drop(self, swapped: Swapped) -> None:
@@ -239,6 +256,8 @@ class Swapper:
         swapped.back = self.links[1].submit(copy)
 
     def _forget(self, swapped: Swapped) -> None:
+        if swapped.host is not None:
+            self.host_bytes -= swapped.size
         swapped.host = None
         swapped.device = None
         self._done(swapped, "release_host")
@@ -286,6 +305,7 @@ class Swapper:
                 if ticket is not None:
                     ticket.wait()
         self.swapped = {}
+        self.host_bytes = 0
 
     def _new(self, move: Move) -> Swapped:
         record = CopyBack(self.step, move.storage, move.bytes, move.in_op, move.consumer_op)
