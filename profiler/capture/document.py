@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import statistics
 from collections import Counter
 
@@ -116,13 +117,13 @@ def _recomputable(step: Step, phase: Phase, layer: str) -> bool:
 
 def storages_of(program: Program, operators: list[Operator], places: list[int], steps: int) -> list[Storage]:
     windows = _windows(program, operators, places)
-    gradients = _gradients(operators)
+    makers = {id: operator.phase for operator in operators for id in operator.writes}
     return [
         Storage(
             id=block.id,
             bytes=block.bytes,
             name=block.name,
-            kind=_kind(block, operators, gradients),
+            kind=_kind(block, makers),
             resident_at_start=block.origin != "made",
             resident_at_end=block.origin != "made",
             offloadable=block.id in windows,
@@ -137,7 +138,7 @@ def storages_of(program: Program, operators: list[Operator], places: list[int], 
 
 def _windows(program: Program, operators: list[Operator], places: list[int]) -> dict[int, tuple[int, int]]:
     """For what autograd saved and loads again: from the last forward access or save to the first load or
-    backward access."""
+    backward access. Where no other call of the hooks lies in between, nothing can be done in between."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     saved: set[int] = set()
@@ -153,20 +154,19 @@ def _windows(program: Program, operators: list[Operator], places: list[int]) -> 
             for id in {*operator.accesses, *operator.loads}:
                 first.setdefault(id, place)
     made = {block.id for block in program.blocks if block.origin == "made"}
-    return {id: (last[id], first[id]) for id in sorted(made & saved & loaded) if last[id] < first[id]}
+    calls = [place for place in places if operators[place].saves or operators[place].loads]
+    return {
+        id: (last[id], first[id])
+        for id in sorted(made & saved & loaded)
+        if bisect.bisect_right(calls, last[id]) < bisect.bisect_left(calls, first[id])
+    }
 
 
-def _gradients(operators: list[Operator]) -> set[int]:
-    return {id for operator in operators if operator.phase == "backward" for id in operator.writes}
-
-
-def _kind(block: Block, operators: list[Operator], gradients: set[int]) -> Kind:
-    if block.origin == "made":
-        if block.id in gradients:
-            return "gradient"
-        forward = any(block.id in o.writes and o.phase == "forward" for o in operators)
-        return "activation" if forward else "other"
-    return block.origin
+def _kind(block: Block, makers: dict[int, Phase]) -> Kind:
+    if block.origin != "made":
+        return block.origin
+    made_in = makers.get(block.id)
+    return "gradient" if made_in == "backward" else "activation" if made_in == "forward" else "other"
 
 
 def notes_of(program: Program, times: Times, storages: list[Storage]) -> list[str]:
