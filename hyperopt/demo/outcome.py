@@ -132,7 +132,10 @@ def _table(cases: tuple[Case, ...]) -> list[str]:
         before, after = case.before, case.after
         assert before is not None and after is not None
         rows.append((case.title, "", "", "", ""))
-        share = f"{after.peak_bytes / before.peak_bytes:.1%} of before"
+        budget = case.plan.budget.hbm_bytes
+        share = f"{after.peak_bytes / before.peak_bytes:.1%} of before" + (
+            f", budget {budget / MIB:.1f} MiB" if budget is not None else ""
+        )
         peaks = (f"{size / MIB:.1f} MiB" for size in (before.peak_bytes, case.timeline.peak_bytes, after.peak_bytes))
         rows.append(("  peak", *peaks, share))
         times = (before.step_us, case.timeline.step_us, after.step_us)
@@ -143,7 +146,15 @@ def _table(cases: tuple[Case, ...]) -> list[str]:
         rows.append(
             ("  process, resident", f"{resident[0] / MIB:.0f} MiB", "", f"{resident[1] / MIB:.0f} MiB", host.strip())
         )
-        rows.append(("  losses", "", "", "equal" if case.losses_equal else "DIFFERENT", "bit by bit"))
+        rows.append(
+            (
+                "  losses",
+                "",
+                "",
+                "equal" if case.losses_equal else "DIFFERENT",
+                f"bit by bit, {len(after.losses)} steps",
+            )
+        )
         if (ahead := ahead_of_consumer(case)) is not None:
             rows.append(
                 ("  copies back ahead", "", "", f"{ahead[0]} of {ahead[1]}", f"{len(case.moved)} storages moved")
