@@ -166,14 +166,16 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 class Adapter(msgspec.Struct, frozen=True, kw_only=True):
     """What will apply the plan, and what it can do: the solver plans within it.
 
-    `moves`: ``any`` storage and position, only within each storage's ``window``, or ``none``.
-    `recompute`: single ``operator``\\ s, all forward operators of a whole ``layer`` at once, or ``none``.
+    `moves`: ``any`` storage and position; ``window``, within each storage's `window` only, and, where operators
+    name `saves` and `loads`, only at such calls; or ``none``.
+    `recompute`: single operators (``operator``); all that a layer's forward leaves behind, by running again what it
+    is made from (``layer``, a compiler that leaves out the rest) or the whole layer (``cell``); or ``none``.
     """
 
     name: str = ""
     mode: str = ""
     moves: Literal["any", "window", "none"] = "any"
-    recompute: Literal["operator", "layer", "none"] = "operator"
+    recompute: Literal["operator", "layer", "cell", "none"] = "operator"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -30,7 +30,7 @@ from profiler.capture.program import Known, Program, assemble
 from profiler.capture.recording import StepRecord, record_steps
 from profiler.capture.timing import CaptureError, Times, same_kernels
 
-ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="layer")
+ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")
 
 
 def capture_pynative(

@@ -51,7 +51,7 @@ def offload_all(problem: Problem) -> Residency:
         if move.tier != _tier(problem) or storage.kind != "activation" or not crosses:
             continue
         if (phases[gap.after] == "forward" and phases[gap.before] != "forward") or "forward" not in phases:
-            back = max(lead[gap.back], problem.next_compute(gap.leave + 1))
+            back = max(problem.last_arrival(lead[gap.back]), problem.next_arrival(gap.leave + 1))
             chosen.append(Move(gap, move.tier, gap.leave, gap.leave, min(back, gap.back)))
     return assemble(problem, chosen, [])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from hyperopt.profile import IDLE
 from solver.residency.problem import Gap, Problem
 
 MAX_CHAIN = 64
@@ -63,7 +64,7 @@ def reruns(problem: Problem) -> list[Rerun]:
     how = problem.profile.adapter.recompute
     if how == "none":
         return []
-    return _layer_reruns(problem) if how == "layer" else _operator_reruns(problem)
+    return _operator_reruns(problem) if how == "operator" else _layer_reruns(problem, whole=how == "cell")
 
 
 def _operator_reruns(problem: Problem) -> list[Rerun]:
@@ -113,48 +114,63 @@ def _alive(problem: Problem, s: int, at: int) -> bool:
     return span is not None and span[0] <= at < span[1]
 
 
-def _layer_reruns(problem: Problem) -> list[Rerun]:
-    """One rerun a layer: all that its forward operators leave behind for its backward."""
+def _layer_reruns(problem: Problem, *, whole: bool) -> list[Rerun]:
+    """One rerun a layer: all that its forward operators leave behind for backward, and nobody else forward."""
+    operators = problem.profile.operators
     forward: dict[str, list[int]] = defaultdict(list)
-    backward: dict[str, int] = {}
-    for k, operator in enumerate(problem.profile.operators):
-        if operator.layer and operator.phase == "forward":
-            forward[operator.layer].append(k)
-        elif operator.layer and operator.phase == "backward":
-            backward.setdefault(operator.layer, k)
+    users: dict[int, set[str]] = defaultdict(set)  # storage -> layers that touch it forward
+    for k, operator in enumerate(operators):
+        if operator.phase == "forward" and operator.type != IDLE:
+            if operator.layer:
+                forward[operator.layer].append(k)
+            for id in {*operator.accesses, *operator.saves}:
+                users[problem.program.position[id]].add(operator.layer)
     found = []
-    for layer, ops in forward.items():
-        before = problem.last_compute(backward.get(layer, -1))
-        if before > ops[-1] and all(problem.profile.operators[k].recomputable for k in ops):
-            rerun = _layer_rerun(problem, ops, before)
+    for ops in forward.values():
+        if all(operators[k].recomputable for k in ops):
+            inside = {s for k in ops for s in problem.program.writes[k] if len(users[s]) == 1}
+            rerun = _layer_rerun(problem, ops, inside, whole)
             if rerun is not None:
                 found.append(rerun)
     return found
 
 
-def _layer_rerun(problem: Problem, ops: list[int], before: int) -> Rerun | None:
+def _layer_rerun(problem: Problem, ops: list[int], inside: set[int], whole: bool) -> Rerun | None:
     program, last = problem.program, ops[-1]
-    drops: dict[int, int] = {}
-    for s in {s for k in ops for s in program.writes[k]}:
-        later = [k for k in problem.accesses[s] if k > last]
-        if later and later[0] >= before and program.version_before(s, before) <= last and program.size[s]:
-            drops[s] = problem.next_compute(max(k for k in problem.accesses[s] if k <= last))
-    if not drops:
+    later = {s: [k for k in problem.accesses[s] if k > last] for s in inside if program.size[s]}
+    later = {s: accesses for s, accesses in later.items() if accesses and not program.stays[s]}
+    if not later:
         return None
-    wanted, needed, held = set(drops), list[int](), set[int]()
-    for k in reversed(ops):  # only what the dropped storages are made from
-        if wanted & set(program.writes[k]):
-            needed.append(k)
-            wanted |= set(program.reads[k])
-    inside = {s for k in needed for s in program.writes[k]}
+    before = problem.last_compute(min(accesses[0] for accesses in later.values()))
+    drops = {s: problem.next_departure(_last_touch(problem, s, ops)) for s in later}
+    needed = ops if whole else _made_from(problem, set(drops), ops)
+    made = {s for k in needed for s in program.writes[k]}
+    held = set[int]()
     for k in needed:
         for s in program.reads[k]:
-            if program.version_before(s, k) != program.version_before(s, before):
-                return None
-            if s not in inside or program.version_before(s, k) < ops[0]:
+            version = program.version_before(s, k)
+            if version < ops[0] or s not in made:
+                if version != program.version_before(s, before):
+                    return None
                 held.add(s)
     target = max(drops, key=lambda s: (program.size[s], -s))
-    return _rerun(problem, target, drops, tuple(reversed(needed)), before, held)
+    return _rerun(problem, target, drops, tuple(needed), before, held)
+
+
+def _last_touch(problem: Problem, s: int, ops: list[int]) -> int:
+    id = problem.profile.storages[s].id
+    operators = problem.profile.operators
+    return max(k for k in ops if id in operators[k].accesses or id in operators[k].saves)
+
+
+def _made_from(problem: Problem, wanted: set[int], ops: list[int]) -> list[int]:
+    """Those of `ops` that the wanted storages are made from."""
+    wanted, needed = set(wanted), []
+    for k in reversed(ops):
+        if wanted & set(problem.program.writes[k]):
+            needed.append(k)
+            wanted |= set(problem.program.reads[k])
+    return needed[::-1]
 
 
 def _rerun(
@@ -166,12 +182,14 @@ def _rerun(
     all_drops = dict(drops)
     side_bytes = 0
     for s in written - drops.keys():
-        if program.stays[s] or any(k >= before for k in problem.accesses[s]):
-            if not _same_version(problem, s, ops, before):
-                return None  # running again would overwrite newer content
+        accesses = problem.accesses[s]
+        used_later = program.stays[s] or accesses[-1] >= before
+        if used_later and not _same_version(problem, s, ops, before):
+            return None  # running again would overwrite newer content
+        if used_later or _handed_on(problem, s, ops):
             held.add(s)  # overwritten with the same content: it must not be away just then
         else:
-            all_drops[s] = problem.next_compute(problem.accesses[s][-1])
+            all_drops[s] = problem.next_departure(accesses[-1])
             side_bytes += program.size[s]
     for s in drops:
         if not _same_version(problem, s, ops, before):
@@ -188,6 +206,11 @@ def _rerun(
         extra_bytes=side_bytes + workspace,
         duration_ns=sum(program.duration[k] for k in ops),
     )
+
+
+def _handed_on(problem: Problem, s: int, ops: tuple[int, ...]) -> bool:
+    """Whether an adapter that works in layers cannot release `s` early: others use what this layer made."""
+    return problem.profile.adapter.recompute != "operator" and problem.accesses[s][-1] > ops[-1]
 
 
 def _same_version(problem: Problem, s: int, ops: tuple[int, ...], before: int) -> bool:

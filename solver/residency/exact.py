@@ -94,9 +94,10 @@ class _Search:
             for s in range(len(program.size))
         ]
         self.movable = {s: sorted(t for t in problem.tiers) for s in {gap.storage for gap in problem.gaps}}
-        windows = [problem._window(s) for s in range(len(program.size))]
+        windows = [problem.window(s) for s in range(len(program.size))]
         self.low = [low for low, _ in windows]
-        self.high = [high for _, high in windows]
+        self.high = [high - problem.by_calls for _, high in windows]
+        self.arrivals, self.departures = set(problem.arrivals), set(problem.departures)
         self.rest = [0] * (n + 1)
         for k in range(n - 1, -1, -1):
             own = program.duration[k] if program.stream[k] == 0 else 0
@@ -217,7 +218,11 @@ class _Search:
         wanted = [
             s
             for s, (in_hbm, tier) in enumerate(label.places)
-            if not in_hbm and tier and op <= self.high[s] and (self._used_from(s, op) or self.program.stays[s])
+            if not in_hbm
+            and tier
+            and op in self.arrivals
+            and op <= self.high[s]
+            and (self._used_from(s, op) or self.program.stays[s])
         ]
         for order in _ordered_subsets(wanted):
             self._count()
@@ -297,7 +302,9 @@ class _Search:
 
     def _may_leave(self, s: int, op: int) -> bool:
         """Whether `s` has anything to gain by leaving after `op`: it is needed later, or its home is elsewhere."""
-        return op >= self.low[s] and (self._used_from(s, op + 1) or self.program.stays[s])
+        if op not in self.departures or op < self.low[s]:
+            return False
+        return self._used_from(s, op + 1) or self.program.stays[s]
 
     def _used_from(self, s: int, op: int) -> bool:
         uses = self.next_use[s]

@@ -119,21 +119,22 @@ def _waited(problem: Problem, move: Move, times: Timeline) -> int:
 
 
 def _shifts(problem: Problem, move: Move, reruns: tuple[Rerun, ...]) -> Iterator[Move]:
-    compute = problem.compute
     if move.gap.back < problem.n:
-        at, latest = bisect_left(compute, move.back), needed_by(move, reruns)
+        latest = needed_by(problem, move, reruns)
         first = 0 if move.gap.wraps else move.leave + 1
-        for shift in SHIFTS:
-            for i in (at - shift, at + shift):
-                if 0 <= i < len(compute) and first <= compute[i] <= latest:
-                    yield replace(move, back=compute[i])
+        for back in _around(problem.arrivals, move.back):
+            if first <= back <= latest:
+                yield replace(move, back=back)
     if move.leave < problem.n:
-        at = bisect_left(compute, move.out)
-        for shift in SHIFTS:
-            for i in (at - shift, at + shift):
-                if 0 <= i < len(compute) and move.gap.written <= compute[i] and _before_return(move, compute[i]):
-                    yield replace(move, out=compute[i], leave=max(compute[i], move.gap.leave))
+        for out in _around(problem.departures, move.out):
+            if move.gap.written <= out and (move.gap.wraps or out < move.back):
+                yield replace(move, out=out, leave=max(out, move.gap.leave))
 
 
-def _before_return(move: Move, op: int) -> bool:
-    return move.gap.wraps or op < move.back
+def _around(places: list[int], op: int) -> Iterator[int]:
+    """The places 1, 2, 4, ... before and after `op`."""
+    at = bisect_left(places, op)
+    for shift in SHIFTS:
+        for i in (at - shift, at + shift):
+            if 0 <= i < len(places):
+                yield places[i]

@@ -88,13 +88,43 @@ class Problem:
 
     def next_compute(self, op: int) -> int:
         """The first compute operator at or after `op`; n where there is none."""
-        i = bisect_left(self.compute, op)
-        return self.compute[i] if i < len(self.compute) else self.n
+        return _at_or_after(self.compute, op, self.n)
 
     def last_compute(self, op: int) -> int:
         """The last compute operator at or before `op`; -1 where there is none."""
-        i = bisect_right(self.compute, op)
-        return self.compute[i - 1] if i else -1
+        return _at_or_before(self.compute, op)
+
+    @cached_property
+    def by_calls(self) -> bool:
+        """Whether the adapter acts at the calls that operators name (`saves`, `loads`) and nowhere else."""
+        operators = self.profile.operators
+        return self.profile.adapter.moves == "window" and any(o.saves or o.loads for o in operators)
+
+    @cached_property
+    def arrivals(self) -> list[int]:
+        """Compute operators before which a copy in can stand."""
+        operators = self.profile.operators
+        if not self.by_calls:
+            return self.compute
+        return [k for k in self.compute if operators[k].loads or (k and operators[k - 1].saves)]
+
+    @cached_property
+    def departures(self) -> list[int]:
+        """Compute operators after which a copy out and a release can stand."""
+        operators = self.profile.operators
+        if not self.by_calls:
+            return self.compute
+        return [k for k in self.compute if operators[k].saves or (k + 1 < self.n and operators[k + 1].loads)]
+
+    def next_arrival(self, op: int) -> int:
+        return _at_or_after(self.arrivals, op, self.n)
+
+    def last_arrival(self, op: int) -> int:
+        """The last place for a copy in at or before operator `op`; -1 where there is none."""
+        return _at_or_before(self.arrivals, op)
+
+    def next_departure(self, op: int) -> int:
+        return _at_or_after(self.departures, op, self.n)
 
     # -- memory in listed order ----------------------------------------------------------------------------
 
@@ -168,11 +198,12 @@ class Problem:
         return gaps
 
     def _gap(self, s: int, after: int, before: int) -> Gap | None:
-        low, high = self._window(s)
-        leave = self.next_compute(max(after, low, 0))
-        back = self.last_compute(min(before, high, self.n - 1))
+        low, high = self.window(s)
+        leave = self.next_departure(max(after, low, 0))
+        # A consumer's own call is too late for a copy ahead of it.
+        back = self.last_arrival(min(before, high, self.n - 1) - self.by_calls)
         written = self.program.writers[s][: bisect_right(self.program.writers[s], after)]
-        final = self.next_compute(max(written[-1] if written else 0, low))
+        final = self.next_departure(max(written[-1] if written else 0, low))
         return Gap(s, self.program.size[s], after, before, leave, back, min(final, leave))
 
     def _wrap(self, s: int) -> Gap | None:
@@ -190,8 +221,18 @@ class Problem:
         final = self.next_compute(written[-1]) if written else leave
         return Gap(s, size, accesses[-1], accesses[0], leave, back, min(final, leave), wraps=True)
 
-    def _window(self, s: int) -> tuple[int, int]:
+    def window(self, s: int) -> tuple[int, int]:
         window = self.profile.storages[s].window
         if self.profile.adapter.moves != "window" or window is None:
             return -1, self.n
         return window
+
+
+def _at_or_after(places: list[int], op: int, none: int) -> int:
+    i = bisect_left(places, op)
+    return places[i] if i < len(places) else none
+
+
+def _at_or_before(places: list[int], op: int) -> int:
+    i = bisect_right(places, op)
+    return places[i - 1] if i else -1

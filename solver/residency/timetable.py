@@ -48,12 +48,12 @@ def add_rerun(problem: Problem, rerun: Rerun, load: Int64s) -> None:
     load[rerun.before] += rerun.extra_bytes
 
 
-def needed_by(move: Move, reruns: Sequence[Rerun]) -> int:
+def needed_by(problem: Problem, move: Move, reruns: Sequence[Rerun]) -> int:
     """The latest position of a move's copy in: at its consumer, or at a rerun that reads the storage earlier."""
     back = move.gap.back
     for rerun in reruns:
         if move.gap.storage in rerun.held and (move.gap.wraps or rerun.before > move.leave):
-            back = min(back, rerun.before)
+            back = min(back, problem.last_arrival(rerun.before))
     return back
 
 
@@ -62,20 +62,20 @@ def schedule(problem: Problem, chosen: Sequence[Move], reruns: Sequence[Rerun], 
 
     `times` is a time line of the same profile from which to read when operators start.
     """
-    start = [times.start[k] for k in problem.compute]
-    load = occupancy(problem, [replace(m, back=needed_by(m, reruns)) for m in chosen], reruns)
+    start = [times.start[k] for k in problem.arrivals]
+    load = occupancy(problem, [replace(m, back=needed_by(problem, m, reruns)) for m in chosen], reruns)
     free: dict[str, int] = {}
     placed = []
-    for move in sorted(chosen, key=lambda m: (-needed_by(m, reruns), m.gap.storage)):
-        latest = needed_by(move, reruns)
+    for move in sorted(chosen, key=lambda m: (-needed_by(problem, m, reruns), m.gap.storage)):
+        latest = needed_by(problem, move, reruns)
         if latest >= problem.n:  # it need not come back
             placed.append(move)
             continue
         tier = problem.tiers[move.tier]
         finish = min(times.start[latest], free.get(move.tier, times.start[latest]))
         begin = free[move.tier] = finish - tier.copy_ns(move.gap.bytes, out=False)
-        wanted = problem.compute[max(0, bisect_right(start, begin) - 1)]
-        first = 0 if move.gap.wraps else problem.next_compute(move.leave + 1)
+        wanted = problem.arrivals[max(0, bisect_right(start, begin) - 1)]
+        first = 0 if move.gap.wraps else problem.next_arrival(move.leave + 1)
         back = max(min(wanted, latest), min(first, latest), _room(problem, load, latest, move.gap.bytes))
         load[back:latest] += move.gap.bytes
         placed.append(replace(move, back=back))
@@ -83,10 +83,6 @@ def schedule(problem: Problem, chosen: Sequence[Move], reruns: Sequence[Rerun], 
 
 
 def _room(problem: Problem, load: Int64s, latest: int, size: int) -> int:
-    """The first compute operator from which on, up to `latest`, HBM has room for `size` more bytes."""
+    """The first place from which on, up to `latest`, HBM has room for `size` more bytes."""
     full = np.flatnonzero(load[:latest] + size > problem.hbm_bytes)
-    return (
-        latest
-        if full.size and problem.next_compute(int(full[-1]) + 1) > latest
-        else (problem.next_compute(int(full[-1]) + 1) if full.size else 0)
-    )
+    return min(latest, problem.next_arrival(int(full[-1]) + 1)) if full.size else 0
