@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 from hyperopt.plan import Action, ActionKind, Recompute, Residency
-from solver.residency.candidates import Move, Rerun
+from solver.residency.candidates import Decisions, Move
 from solver.residency.problem import Problem
 
 ORDER: dict[ActionKind, int] = {"copy_in": 0, "copy_out": 1, "release": 2, "release_host": 3}
 
 
-def assemble(problem: Problem, moves: Sequence[Move], reruns: Sequence[Rerun]) -> Residency:
+def assemble(problem: Problem, decisions: Decisions) -> Residency:
     """The plan's residency for chosen moves and reruns.
 
     At one operator copies are queued in the order of `moves`. A copy in a tier serves all gaps of a storage up
     to its next write, and is given up after the last of them.
     """
+    moves, reruns = decisions.moves, decisions.reruns
     ids = [storage.id for storage in problem.profile.storages]
     actions: list[tuple[int, int, int, Action]] = []
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hyperopt.plan import HOST, Residency
-from solver.residency.assemble import assemble
-from solver.residency.candidates import Move, Rerun, moves, reruns
+from hyperopt.plan import HOST
+from solver.residency.candidates import Decisions, Move, Rerun, moves, reruns
 from solver.residency.problem import Problem
 
 
-def keep_all(problem: Problem) -> Residency:
+def keep_all(problem: Problem) -> Decisions:
     """Nothing moves, nothing is recomputed."""
-    return Residency()
+    return Decisions()
 
 
-def longest_gap(problem: Problem) -> Residency:
+def longest_gap(problem: Problem) -> Decisions:
     """HyperOffload's greedy (hyper-parallel, newer `OffloadSession` planner; UPSTREAM 2.2).
 
     Storages leave in order of their longest gap counted in operators, then size, until the modelled memory is
@@ -32,10 +31,10 @@ def longest_gap(problem: Problem) -> Residency:
             break
         load[move.leave + 1 : move.back] -= move.gap.bytes
         chosen.append(move)
-    return assemble(problem, chosen, [])
+    return Decisions(tuple(chosen))
 
 
-def offload_all(problem: Problem) -> Residency:
+def offload_all(problem: Problem) -> Decisions:
     """All activations leave after their last forward access and come back one layer ahead of their use.
 
     The rule of activation offloading in Megatron- and torchtitan-style trainers: load layer i - 1's activations
@@ -53,7 +52,7 @@ def offload_all(problem: Problem) -> Residency:
         if (phases[gap.after] == "forward" and phases[gap.before] != "forward") or "forward" not in phases:
             back = max(problem.last_arrival(lead[gap.back]), problem.next_arrival(gap.leave + 1))
             chosen.append(Move(gap, move.tier, gap.leave, gap.leave, min(back, gap.back)))
-    return assemble(problem, chosen, [])
+    return Decisions(tuple(chosen))
 
 
 def _one_layer_earlier(problem: Problem) -> dict[int, int]:
@@ -67,9 +66,9 @@ def _one_layer_earlier(problem: Problem) -> dict[int, int]:
     return found
 
 
-def recompute_all(problem: Problem) -> Residency:
+def recompute_all(problem: Problem) -> Decisions:
     """Everything that may be recomputed is, layer by layer where the adapter works in layers."""
-    return assemble(problem, [], compatible(reruns(problem)))
+    return Decisions(reruns=tuple(compatible(reruns(problem))))
 
 
 def compatible(candidates: list[Rerun]) -> list[Rerun]:
@@ -101,7 +100,7 @@ def _tier(problem: Problem) -> str:
     return max(problem.tiers, key=lambda name: float(problem.tiers[name].h2d_bytes_per_s))
 
 
-BASELINES: dict[str, Callable[[Problem], Residency]] = {
+BASELINES: dict[str, Callable[[Problem], Decisions]] = {
     "keep-all": keep_all,
     "longest-gap": longest_gap,
     "offload-all": offload_all,

@@ -49,6 +49,14 @@ class Rerun:
     duration_ns: int
 
 
+@dataclass(frozen=True)
+class Decisions:
+    """Chosen moves, in order of issue, and reruns."""
+
+    moves: tuple[Move, ...] = ()
+    reruns: tuple[Rerun, ...] = ()
+
+
 def moves(problem: Problem) -> list[Move]:
     """Every gap with every tier that could take it, copied back at the last moment."""
     return [

@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hyperopt.replay import Timeline
 from solver.residency.assemble import assemble
-from solver.residency.candidates import Move, Rerun
+from solver.residency.candidates import Decisions, Move, Rerun
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.problem import Problem
 from solver.residency.timetable import needed_by, schedule
@@ -21,16 +21,8 @@ from solver.residency.timetable import needed_by, schedule
 SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-@dataclass(frozen=True)
-class Decisions:
-    """Chosen moves, in order of issue, and reruns."""
-
-    moves: tuple[Move, ...]
-    reruns: tuple[Rerun, ...]
-
-
 def try_decisions(problem: Problem, incumbent: Incumbent, decisions: Decisions, stage: str) -> Trial | None:
-    return incumbent.offer(assemble(problem, decisions.moves, decisions.reruns), stage)
+    return incumbent.offer(assemble(problem, decisions), stage)
 
 
 def polish(

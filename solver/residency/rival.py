@@ -7,6 +7,7 @@ import msgspec
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
+from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.document import predicted
 from solver.residency.problem import Problem
@@ -19,7 +20,7 @@ def rival_plan(profile: Profile, name: str, budget: Budget) -> Plan:
         profile_digest=profile.digest,
         program_digest=profile.program_digest,
         budget=Budget(hbm_bytes=problem.hbm_bytes, tiers=budget.tier_bytes(profile)),
-        residency=BASELINES[name](problem),
+        residency=assemble(problem, BASELINES[name](problem)),
         provenance={"solver": "baseline", "name": name},
     )
     plan = msgspec.structs.replace(plan, predicted=predicted(problem, replay(profile, plan)))

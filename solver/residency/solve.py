@@ -7,7 +7,7 @@ never worse than any baseline, since all of them go through the same incumbent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import msgspec
@@ -21,14 +21,14 @@ from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES, compatible
 from solver.residency.blame import blame
 from solver.residency.bound import memory_bound, step_bound_ns
-from solver.residency.candidates import Move, Rerun, moves, reruns
+from solver.residency.candidates import Decisions, Move, Rerun, moves, reruns
 from solver.residency.document import bound_of, predicted
 from solver.residency.exact import TooLarge, best_plan
 from solver.residency.explain import explain
 from solver.residency.greedy import greedy
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
-from solver.residency.polish import Decisions, polish, try_decisions
+from solver.residency.polish import polish, try_decisions
 from solver.residency.problem import Int64s, Problem
 from solver.residency.selection import Choice, Selection, select, smallest_load
 from solver.residency.timetable import schedule
@@ -36,6 +36,9 @@ from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, Wor
 
 PRICES = (0.01, 0.1, 0.5, 2.0)
 """Prices of link time, per nanosecond, at which selections are tried."""
+
+LIGHT_PRICE = 1.0
+"""Price of link time where speed is settled and only traffic is left to save."""
 
 SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 4
 """Up to these counts the exact search is tried; it gives up by itself past MAX_LABELS."""
@@ -88,8 +91,10 @@ def _stop(request: Request, cancelled: Callable[[], bool]) -> Stop:
 def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     """Fills the incumbent; returns whether what it holds (or that it holds none) is proven by exhaustion."""
     for name, baseline in BASELINES.items():
-        incumbent.offer(baseline(problem), name)
+        decisions = baseline(problem)
+        try_decisions(problem, incumbent, decisions, name)
         if incumbent.stopped():
+            _lighten(problem, incumbent, decisions)
             return False
     if problem.hbm_bytes < memory_bound(problem).bytes:
         _smallest(problem, incumbent, Choice(problem, moves(problem), reruns(problem)), request)
@@ -107,6 +112,18 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     if start is not None and not incumbent.stopped():
         polish(problem, incumbent, start, options, request.seed, ROUNDS)
     return False
+
+
+def _lighten(problem: Problem, incumbent: Incumbent, rule: Decisions) -> None:
+    """Where a rule of thumb is as fast as can be: its copies back with more lead, and fewer bytes moved."""
+    best = incumbent.best
+    if best is None or best.residency.empty or incumbent.best_ns != incumbent.bound_ns:
+        return
+    _timetabled(problem, incumbent, rule.moves, rule.reruns)
+    choice = Choice(problem, moves(problem), reruns(problem))
+    found = greedy(choice, choice.costs(LIGHT_PRICE), hbm_bytes=problem.hbm_bytes)
+    if found is not None:
+        _timetabled(problem, incumbent, found.moves, found.reruns)
 
 
 def _is_small(problem: Problem, options: Decisions) -> bool:
@@ -186,7 +203,7 @@ def _fitting(
 
 
 def _timetabled(
-    problem: Problem, incumbent: Incumbent, chosen: list[Move], again: list[Rerun]
+    problem: Problem, incumbent: Incumbent, chosen: Sequence[Move], again: Sequence[Rerun]
 ) -> tuple[Trial | None, Decisions]:
     """The chosen options with copies back timed by the unlimited step, then by their own time line."""
     times, best = problem.unlimited, None
@@ -202,7 +219,7 @@ def _timetabled(
 
 def _excess(problem: Problem, decisions: Decisions) -> int:
     """Bytes by which a plan is over the budget in listed order."""
-    residency = assemble(problem, decisions.moves, decisions.reruns)
+    residency = assemble(problem, decisions)
     roomy = Plan(budget=Budget(hbm_bytes=2**53, tiers=problem.budget.tiers), residency=residency)
     try:
         return write_script(problem.profile, roomy, None).static_peak - problem.hbm_bytes

@@ -1,7 +1,7 @@
 """When chosen storages come back: as late as their deadline and the link allow, within memory.
 
 Backwards list scheduling, one queue per tier: the copy needed last is placed last, each ends when its consumer
-starts or the next copy on the link does, and none starts before HBM has room for it::
+starts or the next copy on the link does, and none is issued before HBM has room for it::
 
     link from tier   ......[ B ][ A  ]      A needed at 7, B at 6
     operators        |3 |4 |5  |6 |7 |
@@ -19,6 +19,9 @@ import numpy as np
 from hyperopt.replay import Timeline
 from solver.residency.candidates import Move, Rerun
 from solver.residency.problem import Int64s, Problem
+
+SLACK = 2
+"""A copy back is issued this many times its own duration ahead where memory allows: measured times vary."""
 
 
 def occupancy(problem: Problem, chosen: Sequence[Move], reruns: Sequence[Rerun]) -> Int64s:
@@ -73,8 +76,9 @@ def schedule(problem: Problem, chosen: Sequence[Move], reruns: Sequence[Rerun], 
             continue
         tier = problem.tiers[move.tier]
         finish = min(times.start[latest], free.get(move.tier, times.start[latest]))
-        begin = free[move.tier] = finish - tier.copy_ns(move.gap.bytes, out=False)
-        wanted = problem.arrivals[max(0, bisect_right(start, begin) - 1)]
+        duration = tier.copy_ns(move.gap.bytes, out=False)
+        free[move.tier] = finish - duration
+        wanted = problem.arrivals[max(0, bisect_right(start, finish - SLACK * duration) - 1)]
         first = 0 if move.gap.wraps else problem.next_arrival(move.leave + 1)
         back = max(min(wanted, latest), min(first, latest), _room(problem, load, latest, move.gap.bytes))
         load[back:latest] += move.gap.bytes
