@@ -11,7 +11,7 @@ import sys
 import typer
 
 from hyperopt import names
-from hyperopt.cli import files, gate, remote, service, training
+from hyperopt.cli import files, gate, remote, report, service, training
 from hyperopt.documents import DocumentError
 
 BAD_INPUT = 64
@@ -27,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-for room in (training, files, gate, remote, service):
+for room in (training, files, gate, report, remote, service):
     room.register(app)
 
 

@@ -202,3 +202,15 @@ def test_after_the_solver_mindspore_still_loads_in_this_process() -> None:
     import ortools.sat.python.cp_model
 
     assert mindspore.__version__ and ortools.sat.python.cp_model
+
+
+def test_a_report_is_one_file(cli: Cli, profile: str, tmp_path: Path) -> None:
+    write(Plan(budget=Budget(hbm_bytes=768 * MIB)), tmp_path / "plan.json")
+    figures = {"peak_bytes": 5, "excluded_bytes": 1, "resident_peak_bytes": 9, "step_us": 1.0, "step_us_spread": 0.0}
+    (tmp_path / "run.json").write_text(json.dumps(figures | {"losses": [1.0], "log": None}))
+    at = (profile, str(tmp_path / "plan.json"), "-o", str(tmp_path / "report.html"))
+    assert cli("report", *at, "--before", str(tmp_path / "run.json")) == 0
+    assert "768.00 MiB" in (tmp_path / "report.html").read_text()
+    assert cli("report", *at, "--after", profile) == 64
+    write(Plan(budget=Budget(hbm_bytes=1)), tmp_path / "plan.json")
+    assert cli("report", *at) == 64 and "out of memory" in cli.err
