@@ -67,6 +67,11 @@ def claims(tight: Case, loose: Case, graph: Case) -> tuple[Claim, ...]:
         off = case.after.peak_bytes / case.timeline.peak_bytes - 1
         text = f"{case.title}: measured peak within {PREDICTION:.0%} of the predicted one ({off:+.1%})"
         found.append(Claim(text, abs(off) <= PREDICTION))
+    for case in (tight, loose, graph):
+        budget = case.plan.budget.hbm_bytes
+        assert case.after is not None and budget is not None
+        text = f"{case.title}: measured peak within the budget ({case.after.peak_bytes / budget:.1%} of it)"
+        found.append(Claim(text, case.after.peak_bytes <= budget))
     for case in (tight, graph):
         assert case.before is not None
         off, most = case.occupancies[0].peak_bytes / case.before.peak_bytes - 1, REPLAY[case.profile.adapter.mode]

@@ -158,7 +158,7 @@ def _figures(case: Case) -> str:
             _mib(case.after, "resident_peak_bytes"),
         ),
     ]
-    for tier, peak in case.timeline.tier_peak_bytes.items():
+    for tier, peak in ((name, peak) for name, peak in case.timeline.tier_peak_bytes.items() if peak):
         rows.append((f"peak of tier {escape(tier)}", NONE, NONE, _size(peak), NONE))
     head = ("", f"before {MEASURED}", f"before {SIMULATED}", f"with the plan {SIMULATED}", f"with the plan {MEASURED}")
     note = ""
