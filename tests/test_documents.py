@@ -1,0 +1,159 @@
+"""Reading documents: every fault is one error with field, place and remedy; nothing is guessed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given, settings
+
+from hyperopt import plan as plans
+from hyperopt import profile as profiles
+from hyperopt.documents import DocumentError, canonical, decompress, write
+from hyperopt.plan import Plan
+from hyperopt.profile import Operator, Profile, Storage
+from tests.generators import profiles as any_profile
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "format": "hyperopt.profile/1",
+        "operators": [
+            {"name": "a", "duration_us": 1.5, "writes": [7]},
+            {"name": "b", "duration_us": 2, "reads": [7]},
+        ],
+        "storages": [{"id": 7, "bytes": 10}],
+    }
+    return {**base, **changes}
+
+
+def encoded(**changes: Any) -> bytes:
+    return json.dumps(document(**changes)).encode()
+
+
+BAD = [
+    (b"", "$", "not JSON"),
+    (b"{", "$", "not JSON"),
+    (b"\xff\xfe", "$", "not JSON"),
+    (b"[1]", "$", "expected an object"),
+    (encoded(format="hyperopt.profile/2"), "$.format", "not supported"),
+    (encoded(format="hyperopt.plan/1"), "$.format", "expected hyperopt.profile/1"),
+    (b'{"format": 3}', "$.format", "expected hyperopt.profile/1"),
+    (b'{"format": "hyperopt.profile/1"}', "$", "operators"),
+    (encoded(operators=[{"duration_us": -1}]), "$.operators[0].duration_us", ">= 0"),
+    (encoded(operators=[{"duration_us": "x"}]), "$.operators[0].duration_us", "Expected"),
+    (encoded(operators=[{"name": "a"}]), "$.operators[0]", "duration_us"),
+    (encoded(storages=[{"id": 7, "bytes": -1}]), "$.storages[0].bytes", ">= 0"),
+    (encoded(storages=[{"id": 7, "bytes": 2**60}]), "$.storages[0].bytes", "<="),
+    (encoded(storages=[{"id": 7, "bytes": 1}, {"id": 7, "bytes": 2}]), "$.storages[1].id", "also $.storages[0]"),
+    (encoded(storages=[{"id": 7, "bytes": 1, "kind": "x"}]), "$.storages[0].kind", "x"),
+    (encoded(storages=[{"id": 7, "bytes": 1, "part_of": 3}]), "$.storages[0].part_of", "no storage 3"),
+    (encoded(storages=[{"id": 7, "bytes": 1, "window": [1, 0]}]), "$.storages[0].window", "ordered"),
+    (encoded(storages=[{"id": 7, "bytes": 1, "window": [0, 9]}]), "$.storages[0].window", "ordered"),
+    (encoded(storages=[{"id": 7, "bytes": 1, "steps_accessed": 2}]), "$.storages[0].steps_accessed", "more than"),
+    (encoded(operators=[{"duration_us": 1, "reads": [7]}]), "$.operators[0].reads[0]", "nothing has written"),
+    (encoded(operators=[{"duration_us": 1, "writes": [1, 8]}]), "$.operators[0].writes[0]", "no storage 1"),
+    (
+        encoded(operators=[{"duration_us": 1, "type": "idle", "writes": [7]}]),
+        "$.operators[0].type",
+        "idle time has no accesses",
+    ),
+    (
+        encoded(operators=[], storages=[{"id": 7, "bytes": 1, "resident_at_end": True}]),
+        "$.storages[0].resident_at_end",
+        "never written",
+    ),
+    (
+        encoded(device={"links": {"tiers": [{"name": "host"}, {"name": "host"}]}}),
+        "$.device.links.tiers[1].name",
+        "given twice",
+    ),
+    (gzip.compress(encoded())[:-5], "$", "truncated gzip"),
+    (b"\x1f\x8bgarbage", "$", "gzip"),
+    (zstandard.ZstdCompressor().compress(encoded())[:-3], "$", "zstd"),
+]
+
+
+@pytest.mark.parametrize(("data", "field", "problem"), BAD)
+def test_faults_name_field_problem_and_remedy(data: bytes, field: str, problem: str) -> None:
+    with pytest.raises(DocumentError) as refused:
+        profiles.load(data)
+    assert refused.value.field == field
+    assert problem in refused.value.problem
+    assert refused.value.remedy and refused.value.remedy in str(refused.value)
+
+
+def test_compression_is_recognised_by_content() -> None:
+    plain, _ = profiles.load(encoded())
+    for packed in (
+        gzip.compress(encoded()),
+        gzip.compress(encoded()[:40]) + gzip.compress(encoded()[40:]),
+        zstandard.ZstdCompressor().compress(encoded()),
+    ):
+        assert profiles.load(packed)[0] == plain
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstandard.ZstdCompressor().compress, bytes])
+def test_what_unpacks_too_large_is_refused(pack: Any) -> None:
+    with pytest.raises(DocumentError, match="larger than 1000 bytes"):
+        decompress(pack(b" " * 100_000), limit=1000)
+
+
+def test_unknown_fields_are_left_out_with_a_warning_each() -> None:
+    operators = [{"duration_us": 1, "writes": [7], "colour": 1}, {"duration_us": 1, "colour": 2, "smell": 3}]
+    profile, warnings = profiles.load(encoded(operators=operators, mood="good", device={"fans": 2}))
+    assert "colour" not in canonical(profile).decode()
+    assert warnings == [
+        f"unknown field {name} left out"
+        for name in ("$.device.fans", "$.mood", "$.operators[].colour", "$.operators[].smell")
+    ]
+
+
+def test_a_minor_version_is_read() -> None:
+    profiles.load(encoded(format="hyperopt.profile/1.7"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_profile())
+def test_a_profile_survives_its_own_document(profile: Profile) -> None:
+    again, warnings = profiles.load(canonical(profile))
+    assert warnings == [] and again == profile and again.digest == profile.digest
+
+
+def test_digests() -> None:
+    """The digest follows content, not spelling; the program digest follows structure, not times."""
+    first, _ = profiles.load(encoded())
+    spelled, _ = profiles.load(json.dumps(document(), indent=3, sort_keys=True).encode())
+    assert first.digest == spelled.digest
+    built = Profile(
+        operators=(Operator(name="a", duration_us=1.5, writes=(7,)), Operator(name="b", duration_us=2, reads=(7,))),
+        storages=(Storage(id=7, bytes=10),),
+    )
+    assert built.digest == first.digest
+    slower = document()
+    slower["operators"][0]["duration_us"] = 9
+    other, _ = profiles.load(json.dumps(slower).encode())
+    assert other.digest != first.digest and other.program_digest == first.program_digest
+
+
+def test_written_files_are_whole_and_compressed_by_name(tmp_path: Path) -> None:
+    profile, _ = profiles.load(encoded())
+    for name in ("p.json", "p.json.gz", "p.json.zst"):
+        write(profile, tmp_path / name)
+        assert profiles.load((tmp_path / name).read_bytes())[0] == profile
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["p.json", "p.json.gz", "p.json.zst"]
+
+
+def test_a_plan_is_named_by_what_it_orders() -> None:
+    plan, _ = plans.load(b'{"format": "hyperopt.plan/1", "residency": {"initial": {"12": "host"}}}')
+    assert plan.residency.initial == {12: "host"}
+    assert plans.load(canonical(plan))[0] == plan
+    explained = msgspec.structs.replace(plan, explain=({"note": "x"},))
+    assert explained.content_id == plan.content_id != Plan().content_id
+    with pytest.raises(DocumentError, match=r"\$\.residency\.actions\[0\]\.kind"):
+        plans.load(b'{"format": "hyperopt.plan/1", "residency": {"actions": [{"op":1,"when":"after","kind":"x"}]}}')
