@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hyperopt.report import Case
+from hyperopt.report import Case, Measurement
 from hyperopt.report.page import ahead_of_consumer
 
 MIB = 2**20
@@ -129,6 +129,11 @@ def _figures(case: Case) -> dict[str, Any]:
     }
 
 
+def _spread(run: Measurement) -> str:
+    """One timed step has none."""
+    return f"{run.step_us_spread / 1000:.0f} ms" if run.step_us_spread else "unknown"
+
+
 def _table(cases: tuple[Case, ...]) -> list[str]:
     head = ("", "before", "predicted", "after", "")
     kinds = ("", "measured", "simulated", "measured", "")
@@ -144,7 +149,7 @@ def _table(cases: tuple[Case, ...]) -> list[str]:
         peaks = (f"{size / MIB:.1f} MiB" for size in (before.peak_bytes, case.timeline.peak_bytes, after.peak_bytes))
         rows.append(("  peak", *peaks, share))
         times = (before.step_us, case.timeline.step_us, after.step_us)
-        noise = f"spread {before.step_us_spread / 1000:.0f} and {after.step_us_spread / 1000:.0f} ms"
+        noise = f"spread {_spread(before)} and {_spread(after)}"
         rows.append(("  step", *(f"{time / 1000:.0f} ms" for time in times), noise))
         resident = (before.resident_peak_bytes, after.resident_peak_bytes)
         host = " (host copies included)" if case.moved else ""

@@ -175,7 +175,10 @@ def _mib(of: Measurement | None, field: str) -> str:
 
 
 def _time(of: Measurement | None) -> str:
-    return NONE if of is None else f"{_ms(of.step_us)} <small>± {of.step_us_spread / 2000:.0f}</small>"
+    if of is None:
+        return NONE
+    spread = f"± {of.step_us_spread / 2000:.0f}" if of.step_us_spread else "one step"
+    return f"{_ms(of.step_us)} <small>{spread}</small>"
 
 
 def _recomputes(case: Case) -> str:
