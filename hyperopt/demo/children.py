@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +40,29 @@ def run(arguments: list[str], log: Path) -> dict[str, Any]:
     return answer
 
 
+@dataclass(frozen=True)
+class Server:
+    """A server that is starting; asking for its `url` waits until it is there."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @cached_property
+    def url(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise ChildFailed(_last_words("serve", self.process.wait(), self.log))
+        return str(json.loads(line)["url"])
+
+
 @contextmanager
-def serving(data_dir: Path, log: Path) -> Iterator[str]:
-    """A server with its worker on a free port of the loopback and SQLite files in `data_dir`; its URL."""
+def serving(data_dir: Path, log: Path) -> Iterator[Server]:
+    """A server with its worker on a free port of the loopback and SQLite files in `data_dir`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HYPEROPT_")}
     arguments = ["serve", "--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir), "--worker", "--json"]
     with log.open("wb") as errors:
-        server = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "hyperopt", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -52,18 +70,14 @@ def serving(data_dir: Path, log: Path) -> Iterator[str]:
             env=environment,
         )
     try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        if not line:
-            raise ChildFailed(_last_words("serve", server.wait(), log))
-        yield str(json.loads(line)["url"])
+        yield Server(process, log)
     finally:
-        server.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGTERM)
         try:
-            server.wait(STOP_S)
+            process.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
+            process.kill()
+            process.wait()
 
 
 def _last_words(command: str, code: int, log: Path) -> str:

@@ -46,10 +46,12 @@ def run_demo(folder: Path, sizes: dict[str, int], say: Say) -> Outcome:
     started = time.monotonic()
     loop = _Loop(folder, sizes, say)
     try:
-        with serving(folder / "server", folder / "logs" / "serve.log") as url, Client(url) as service:
-            say(f"server at {url}")
-            tight, loose = loop.planned(service, "pynative", (TIGHT, LOOSE))
-            (graph,) = loop.planned(service, "graph", (GRAPH,))
+        with serving(folder / "server", folder / "logs" / "serve.log") as server:
+            eager = loop.captured("pynative")  # while the server starts
+            say(f"server at {server.url}")
+            with Client(server.url) as service:
+                tight, loose = loop.planned(service, "pynative", eager, (TIGHT, LOOSE))
+                (graph,) = loop.planned(service, "graph", loop.captured("graph"), (GRAPH,))
     except ChildFailed as failed:
         raise DemoFailed(str(failed)) from failed
     found = claims(tight, loose, graph)
@@ -68,9 +70,11 @@ class _Loop:
         self.sizes = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
         (folder / "logs").mkdir(parents=True, exist_ok=True)
 
-    def planned(self, service: Client, mode: str, shares: tuple[float, ...]) -> list[Case]:
-        """Captures the model in `mode`, and plans, applies and measures it once for each budget."""
-        profile, before = self._captured(mode)
+    def planned(
+        self, service: Client, mode: str, captured: tuple[Profile, Measurement], shares: tuple[float, ...]
+    ) -> list[Case]:
+        """Uploads what was captured in `mode`, and plans, applies and measures it once for each budget."""
+        profile, before = captured
         stored = service.upload(self._profile(mode), project="demo")
         self.say(f"{mode}: stored as {stored['id']}")
         peak = replay(profile).peak_bytes
@@ -85,7 +89,8 @@ class _Loop:
             cases.append(Case(title, profile, plan, before, after, execution))
         return cases
 
-    def _captured(self, mode: str) -> tuple[Profile, Measurement]:
+    def captured(self, mode: str) -> tuple[Profile, Measurement]:
+        """The profile of the model in `mode`, and what training it measured without a plan."""
         with self._told(f"{mode}: train {STEPS} steps, then capture"):
             output = ["-o", str(self._profile(mode)), "--mode", mode, "--trial-steps", str(STEPS)]
             figures = run(["capture", *output, "--name", f"demo {mode}", *self.sizes], self._log(f"{mode}-capture"))

@@ -216,7 +216,8 @@ def _profiled(step: Step, args: tuple[Any, ...], steps: int, folder: Path) -> _T
             activities=[ProfilerActivity.CPU],
             profile_memory=True,
             schedule=ms.profiler.schedule(wait=0, warmup=0, active=steps, repeat=1, skip_first=0),
-            on_trace_ready=ms.profiler.tensorboard_trace_handler(str(folder)),
+            # The files that are read here are written either way; analysing them takes a second more.
+            on_trace_ready=ms.profiler.tensorboard_trace_handler(str(folder), analyse_flag=False),
         ) as profiler,
     ):
         for _ in range(steps):

@@ -75,7 +75,8 @@ def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
             activities=[ProfilerActivity.CPU],
             profile_memory=True,
             schedule=ms.profiler.schedule(wait=0, warmup=0, active=steps, repeat=1, skip_first=0),
-            on_trace_ready=ms.profiler.tensorboard_trace_handler(folder),
+            # The files that are read here are written either way; analysing them takes a second more.
+            on_trace_ready=ms.profiler.tensorboard_trace_handler(folder, analyse_flag=False),
         )
         with session:
             for _ in range(steps):
