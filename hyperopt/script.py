@@ -80,6 +80,11 @@ class Program:
         self.writers = writers
         self.resident = [s.resident_at_start for s in profile.storages]
         self.stays = [s.resident_at_end for s in profile.storages]
+        # What no operator touches stays all step too (rule 7), though nothing needs it at the end.
+        self.returns = [
+            stays or (there and last < 0)
+            for stays, there, last in zip(self.stays, self.resident, self.last_access, strict=True)
+        ]
         self.dying: list[list[int]] = [[] for _ in profile.operators]
         for s, op in enumerate(self.last_access):
             if op >= 0 and not self.stays[s]:
@@ -329,7 +334,7 @@ class _Walk:
     def _end(self) -> None:
         last = len(self.program.duration) - 1
         for s, storage in enumerate(self.program.profile.storages):
-            if not storage.resident_at_end:
+            if not self.program.returns[s]:
                 continue
             tier = self.plan.residency.initial.get(storage.id)
             if tier is None and not self.in_hbm[s]:

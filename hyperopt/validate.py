@@ -135,11 +135,13 @@ class _Story:
         self.in_hbm = False
         self.tier: str | None = None
         self.dropped = False
+        self.untouched = False
         self.content = -1  # the operator that wrote what the storage holds
         self.swapped = False  # copied since the last ordinary access
 
     def violations(self, events: list[_Event]) -> list[Violation]:
         self._start()
+        self.untouched = not any(event.what == "access" for event in events)
         for event in self._with_free(events):
             if event.what == "access":
                 self._access(event)
@@ -269,7 +271,8 @@ class _Story:
         self.dropped = False
 
     def _end(self) -> None:
-        if not self.storage.resident_at_end:
+        stays = self.storage.resident_at_start and self.untouched
+        if not self.storage.resident_at_end and not stays:
             return
         last = len(self.profile.operators) - 1
         home = self.plan.residency.initial.get(self.storage.id)

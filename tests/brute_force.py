@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 from hyperopt.legality import IllegalPlan, OutOfMemory
-from hyperopt.plan import Action, ActionKind, Budget, Plan, Residency
+from hyperopt.plan import Action, ActionKind, Budget, Plan, Recompute, Residency
 from hyperopt.profile import COMPUTE, Profile, Storage
 from hyperopt.replay import replay
 
@@ -24,19 +24,52 @@ def optimum_ns(profile: Profile, budget: Budget, trips: int = 2) -> int | None:
         moved = [(s.id, *way) for s, way in zip(profile.storages, chosen, strict=True) if way[0] or way[1]]
         initial = {id: "host" for id, starts_out, _ in moved if starts_out}
         for order in permutations(moved):
-            actions = tuple(
-                Action(op=op, when="before" if kind == "copy_in" else "after", kind=kind, storage=id)
-                for id, _, slots in order
-                for op, kind in slots
-            )
-            try:
-                plan = Plan(budget=budget, residency=Residency(initial=initial, actions=actions))
-                found = replay(profile, plan).step_ns
-            except (IllegalPlan, OutOfMemory):
-                continue
-            if best is None or found < best:
-                best = found
+            actions = tuple(_action(op, kind, id) for id, _, slots in order for op, kind in slots)
+            best = _better(best, profile, budget, Residency(initial=initial, actions=actions))
     return best
+
+
+def optimum_with_recompute_ns(profile: Profile, budget: Budget) -> int | None:
+    """As `optimum_ns` with one trip or drop a storage and up to two single recomputes; one order of actions."""
+    compute = [k for k, o in enumerate(profile.operators) if o.stream == COMPUTE]
+    operators = profile.operators
+    single = [
+        Recompute(storage=s, before_op=k, ops=(j,))
+        for k in compute
+        for j in range(k)
+        if operators[j].recomputable
+        for s in operators[j].writes
+    ]
+    pairs = [(a, b) for a in single for b in single if a.before_op <= b.before_op]
+    recomputes: list[tuple[Recompute, ...]] = [(), *((one,) for one in single), *pairs]
+    own = []
+    for storage in profile.storages:
+        drops: list[tuple[bool, tuple[Slot, ...]]] = [(False, ((k, "release"),)) for k in compute]
+        own.append([*_itineraries(profile, storage, 1), *drops])
+    best: int | None = None
+    for chosen in product(*own):
+        actions, initial = [], {}
+        for storage, (starts_out, slots) in zip(profile.storages, chosen, strict=True):
+            if starts_out:
+                initial[storage.id] = "host"
+            actions += [_action(op, kind, storage.id) for op, kind in slots]
+        dropped = any([kind for _, kind in slots] == ["release"] for _, slots in chosen)
+        for again in recomputes if dropped else [()]:
+            residency = Residency(initial=initial, actions=tuple(actions), recompute=again)
+            best = _better(best, profile, budget, residency)
+    return best
+
+
+def _better(best: int | None, profile: Profile, budget: Budget, residency: Residency) -> int | None:
+    try:
+        found = replay(profile, Plan(budget=budget, residency=residency)).step_ns
+    except (IllegalPlan, OutOfMemory):
+        return best
+    return found if best is None else min(best, found)
+
+
+def _action(op: int, kind: ActionKind, storage: int) -> Action:
+    return Action(op=op, when="before" if kind == "copy_in" else "after", kind=kind, storage=storage)
 
 
 def _itineraries(profile: Profile, storage: Storage, trips: int) -> Iterator[tuple[bool, tuple[Slot, ...]]]:

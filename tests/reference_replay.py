@@ -9,8 +9,8 @@ Where the text can be read in two ways, this is how it is read here (the first f
 
 - A new block of a storage is allocated and filled beside an old one still in use (3); what overwrites or releases it
   waits for every earlier access and copy of the storage, on whichever block (1, 5).
-- A storage at home in HBM may end the step with a spare copy in a tier (7), and what is neither accessed nor
-  `resident_at_end` may end anywhere.
+- A storage at home in HBM may end the step with a spare copy in a tier (7). A resident storage that no operator
+  touches ends where it starts, `resident_at_end` or not.
 - Recomputed and copied in one gap (CASES C17) is refused only where the copy is listed first.
 - What an action in listed order comes before waits for it, even where its stream would be free earlier (4).
 - A tier of 0 bytes does not exist: to name it is illegal, not out of memory (3).
@@ -415,7 +415,8 @@ class Lister:
     def end(self) -> None:
         """(7), (8): the step repeats."""
         for storage in self.profile.storages:
-            if not storage.resident_at_end:
+            touched = any(storage.id in operator.accesses for operator in self.profile.operators)
+            if not storage.resident_at_end and (touched or not storage.resident_at_start):
                 continue
             place, tier = self.places[storage.id], self.residency.initial.get(storage.id)
             # Read here: in HBM with a spare copy in a tier counts as in HBM.

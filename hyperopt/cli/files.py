@@ -65,7 +65,11 @@ def plan(
     if not isinstance(answer, Plan):
         print(msgspec.json.encode(answer).decode())
         reachable = "unknown" if answer.reachable_bytes is None else f"{answer.reachable_bytes}"
-        say(f"no plan fits {hbm_bytes} bytes: at least {answer.lower_bound_bytes} are needed; reachable: {reachable}")
+        lower = answer.lower_bound_bytes
+        proven = (
+            f"at least {lower} are needed (proven)" if lower > hbm_bytes else f"none found; proven only below {lower}"
+        )
+        say(f"no plan fits {hbm_bytes} bytes: {proven}; smallest budget with a plan in hand: {reachable}")
         return INFEASIBLE
     emit_plan(answer, output, as_json)
     return 0

@@ -56,8 +56,7 @@ def _stuck(problem: Problem) -> Int64s:
     for s, size in enumerate(program.size):
         for after, before in problem.idle(s):
             first, end = after + 1, min(before, n)
-            unused = after < 0 and before == n and not program.stays[s]  # may simply be dropped
-            if first >= end or not size or unused:
+            if first >= end or not size:
                 continue
             writer = program.version_before(s, end)
             if how != "none" and writer >= 0 and problem.profile.operators[writer].recomputable:

@@ -1,99 +1,65 @@
 """The best plan of a small problem, by search through all of them.
 
 A dynamic program over listed order. After each operator a partial plan is a label: where every storage is, and
-the times that the rest of the step depends on (`replay.Clock`). All actions in every order are tried; a label is
-dropped when another one with the same places has no later time, or when it cannot beat the best plan in hand.
+the times that the rest of the step depends on (`replay.Clock`). All actions and recomputes in every order are
+tried; a label is dropped when another one with the same places has no later time (`label`), or when it cannot beat
+the best plan in hand.
 
-Why dropping is right: what follows is the same list of instructions for both, each instruction's time is a
-maximum of times in the label (an allocation's is an order statistic of release times), and both are monotone. So
-the label without any later time does at least as well whatever follows.
-
-The reruns are given: the search is over moves only.
+Recomputed executions lengthen lifetimes (rule 7), which a search in listed order learns too late. So where a
+storage has been accessed for what may be the last time, the search tries both: it is free and no execution
+touches it again, or it is *owed* another access, without which the plan is not one.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, permutations, product
 
-from hyperopt.plan import Action, ActionKind, Recompute, Residency
+from hyperopt.plan import Action, Recompute, Residency
 from hyperopt.replay import Clock
 from solver.residency.candidates import Rerun
+from solver.residency.label import COPIED, DEAD, GONE, OWED, Label, Order, Place, no_later
 from solver.residency.problem import Problem
-
-Place = tuple[bool, str]
-"""Whether a storage is in HBM, and the tier that has a valid copy ("" for none)."""
 
 
 class TooLarge(Exception):
     """More labels than allowed: the problem is not small."""
 
 
-class _Label:
-    """A partial plan: places of all storages, HBM taken in listed order, clock, and the actions so far."""
-
-    __slots__ = ("clock", "gone", "orders", "places", "taken", "trail")
-
-    def __init__(
-        self, places: list[Place], gone: list[bool], taken: int, clock: Clock, trail: tuple[object, ...]
-    ) -> None:
-        self.places, self.gone, self.taken, self.clock, self.trail = places, gone, taken, clock, trail
-        self.orders = 0
-
-    def order(self, op: int, kind: ActionKind, s: int, tier: str = "") -> None:
-        """Notes an action; the trail is shared with the label that this one was forked from."""
-        self.trail = (self.trail, (op, kind, s, tier))
-        self.orders += 1
-
-    def fork(self) -> _Label:
-        clock = copy(self.clock)
-        for name in ("in_hbm", "ready", "busy", "copied", "coming", "stream_free", "copies"):
-            setattr(clock, name, getattr(clock, name).copy())
-        clock.link_free = clock.link_free.copy()
-        fork = _Label(self.places.copy(), self.gone.copy(), self.taken, clock, self.trail)
-        fork.orders = self.orders
-        return fork
-
-    def actions(self) -> list[tuple[int, ActionKind, int, str]]:
-        found: list[tuple[int, ActionKind, int, str]] = []
-        trail = self.trail
-        while trail:
-            trail, action = trail  # type: ignore[assignment]
-            found.append(action)  # type: ignore[arg-type]
-        return found[::-1]
-
-
 def best_plan(
-    problem: Problem, reruns: Sequence[Rerun], *, below_ns: int, max_labels: int
+    problem: Problem, reruns: Sequence[Rerun] | None, *, below_ns: int, max_labels: int
 ) -> tuple[Residency, int] | None:
     """The plan with the least step time below `below_ns`, among all with the given reruns; None: there is none.
 
-    Returns the residency and its step time in nanoseconds. Raises `TooLarge` past `max_labels` labels.
+    `reruns` None: recompute what, when and how often the search likes. Returns the residency and its step time in
+    nanoseconds. Raises `TooLarge` past `max_labels` labels.
     """
-    search = _Search(problem, reruns, below_ns, max_labels)
-    return search.run()
+    return _Search(problem, reruns, below_ns, max_labels).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, reruns: Sequence[Rerun], below_ns: int, max_labels: int) -> None:
+    def __init__(self, problem: Problem, reruns: Sequence[Rerun] | None, below_ns: int, max_labels: int) -> None:
         self.problem, self.program = problem, problem.program
         self.best_ns, self.labels_left = below_ns, max_labels
+        self.free = reruns is None
         program, n = self.program, problem.n
         self.reruns: dict[int, list[Rerun]] = {}
-        for rerun in sorted(reruns, key=lambda r: (r.before, r.ops)):
-            self.reruns.setdefault(rerun.before, []).append(rerun)
         self.drops: dict[int, set[int]] = {}
-        for rerun in reruns:
+        for rerun in sorted(reruns or (), key=lambda r: (r.before, r.ops)):
+            self.reruns.setdefault(rerun.before, []).append(rerun)
             for s, leave in rerun.drops:
                 self.drops.setdefault(leave, set()).add(s)
+        operators = problem.profile.operators
+        self.again = [k for k in range(n) if self.free and operators[k].recomputable and program.writes[k]]
+        self.remade = {s for k in self.again for s in program.writes[k]}
+        self.reread = self.remade | {s for k in self.again for s in program.reads[k]}
         self.dying, self.late = self._lifetimes()
         self.next_use = [
-            sorted({*problem.accesses[s], *(r.before for r in reruns for k in r.ops if self._touches(k, s))})
+            sorted({*problem.accesses[s], *(r.before for r in reruns or () for k in r.ops if self._touches(k, s))})
             for s in range(len(program.size))
         ]
-        self.movable = {s: sorted(t for t in problem.tiers) for s in {gap.storage for gap in problem.gaps}}
+        self.movable = {s: sorted(problem.tiers) for s in {gap.storage for gap in problem.gaps}}
         windows = [problem.window(s) for s in range(len(program.size))]
         self.low = [low for low, _ in windows]
         self.high = [high - problem.by_calls for _, high in windows]
@@ -109,7 +75,7 @@ class _Search:
         return s in self.program.reads[k] or s in self.program.writes[k]
 
     def _lifetimes(self) -> tuple[list[list[int]], dict[tuple[int, int], list[int]]]:
-        """Frees by last access per operator, and per (rerun's `before`, index in the joined list) of reruns."""
+        """Frees by last access per operator, and per (rerun's `before`, index in the joined list) of given reruns."""
         program = self.program
         last: dict[int, tuple[int, int]] = {}
         for before in sorted(self.reruns):
@@ -132,7 +98,7 @@ class _Search:
                 if not layer:
                     break
             done = [label for label in layer if self._ends_well(label, initial)]
-            last = min(done, key=lambda label: (label.clock.step_ns, label.orders), default=None)
+            last = min(done, key=lambda label: (label.clock.step_ns, label.count), default=None)
             if last is not None and last.clock.step_ns < self.best_ns:
                 self.best_ns = last.clock.step_ns
                 best = self._residency(last, initial), self.best_ns
@@ -145,84 +111,88 @@ class _Search:
         wraps = sorted({gap.storage for gap in self.problem.gaps if gap.wraps})
         for places in product(*(["", *self.movable[s]] for s in wraps)):
             initial = {s: tier for s, tier in zip(wraps, places, strict=True) if tier}
-            if all(self._tier_room(initial, tier, 0) for tier in set(initial.values())):
+            if self._tiers_hold(initial):
                 yield initial
 
-    def _tier_room(self, copies: dict[int, str], tier: str, more: int) -> bool:
-        held = sum(self.program.size[s] for s, place in copies.items() if place == tier)
-        return held + more <= self.problem.tier_bytes[tier]
+    def _tiers_hold(self, copies: dict[int, str]) -> bool:
+        held = dict.fromkeys(self.problem.tier_bytes, 0)
+        for s, tier in copies.items():
+            held[tier] += self.program.size[s]
+        return all(held[tier] <= size for tier, size in self.problem.tier_bytes.items())
 
-    def _start(self, initial: dict[int, str]) -> _Label:
+    def _start(self, initial: dict[int, str]) -> Label:
         clock = Clock(self.program, list(initial), self.problem.hbm_bytes)
-        places: list[Place] = [(there, initial.get(s, "")) for s, there in enumerate(clock.in_hbm)]
-        return _Label(places, [False] * len(places), clock.used, clock, ())
+        places = [Place(there, initial.get(s, ""), -1, 0) for s, there in enumerate(clock.in_hbm)]
+        return Label(places, clock.used, clock)
 
-    def _ends_well(self, label: _Label, initial: dict[int, str]) -> bool:
-        return all(
-            label.places[s] == (False, initial[s]) if s in initial else label.places[s][0]
-            for s, stays in enumerate(self.program.stays)
-            if stays
-        )
+    def _ends_well(self, label: Label, initial: dict[int, str]) -> bool:
+        for s, place in enumerate(label.places):
+            if place.marks & OWED:
+                return False
+            if not self.program.returns[s]:
+                continue
+            home = initial.get(s, "")
+            if place.in_hbm == bool(home) or (home and place.tier != home):
+                return False
+            if place.version != self.program.version_before(s, self.problem.n):
+                return False
+        return True
 
-    def _residency(self, label: _Label, initial: dict[int, str]) -> Residency:
+    def _residency(self, label: Label, initial: dict[int, str]) -> Residency:
         ids = [storage.id for storage in self.problem.profile.storages]
-        actions = [
-            Action(
-                op=op,
-                when="before" if kind == "copy_in" else "after",
-                kind=kind,
-                storage=ids[s],
-                tier=tier if kind == "copy_out" else None,
-            )
-            for op, kind, s, tier in label.actions()
-        ]
-        for s, (in_hbm, tier) in enumerate(label.places):
-            if in_hbm and tier and self.program.stays[s]:  # leave no copy behind: the next step starts without it
-                last = self.problem.compute[-1]
-                actions.append(Action(op=last, when="after", kind="release_host", storage=ids[s]))
-        recompute = tuple(
+        actions: list[Action] = []
+        recompute = [
             Recompute(storage=ids[r.target], before_op=r.before, ops=r.ops)
             for before in sorted(self.reruns)
             for r in self.reruns[before]
-        )
-        return Residency(
-            initial={ids[s]: tier for s, tier in initial.items()}, actions=tuple(actions), recompute=recompute
-        )
+        ]
+        for order in label.orders():
+            if order.kind == "rerun":
+                recompute.append(Recompute(storage=ids[order.storage], before_op=order.op, ops=(order.again,)))
+            else:
+                actions.append(_action(order, ids[order.storage]))
+        for s, place in enumerate(label.places):
+            if place.in_hbm and place.tier and self.program.returns[s]:
+                # Leave no copy behind: the next step starts without it.
+                actions.append(_action(Order(self.problem.compute[-1], "release_host", s), ids[s]))
+        starts = {ids[s]: tier for s, tier in initial.items()}
+        return Residency(initial=starts, actions=tuple(actions), recompute=tuple(recompute))
 
     # -- one operator --------------------------------------------------------------------------------------
 
-    def _step(self, layer: list[_Label], op: int) -> list[_Label]:
-        fronts: dict[tuple[Place, ...], list[_Label]] = {}
+    def _step(self, layer: list[Label], op: int) -> list[Label]:
+        fronts: dict[tuple[Place, ...], list[Label]] = {}
         for label in layer:
-            for ready in self._before(label, op) if self.program.stream[op] == 0 else [label.fork()]:
-                if not self._execute(ready, op):
-                    continue
-                for done in self._after(ready, op) if self.program.stream[op] == 0 else [ready]:
-                    self._free(done, self.dying[op])
-                    clock = done.clock
-                    if max(clock.step_ns, clock.stream_free[0] + self.rest[op + 1]) < self.best_ns:
-                        self._keep(fronts.setdefault(tuple(done.places), []), done)
+            for done in self._through(label, op):
+                clock = done.clock
+                if max(clock.step_ns, clock.stream_free[0] + self.rest[op + 1]) < self.best_ns:
+                    self._keep(fronts.setdefault(tuple(done.places), []), done)
         return [label for front in fronts.values() for label in front]
 
-    def _keep(self, front: list[_Label], label: _Label) -> None:
-        """Adds a label unless one in the front does as well; of equals the one with fewer actions stays."""
+    def _through(self, label: Label, op: int) -> Iterator[Label]:
+        """Every way past operator `op`."""
+        compute = self.program.stream[op] == 0
+        for ready in self._before(label, op) if compute else [label.fork()]:
+            for again in self._again(ready, op) if compute else [ready]:
+                if self._run(again, op, op, again=False):
+                    for done in self._after(again, op) if compute else [again]:
+                        yield from self._end(done, self.dying[op])
+
+    def _keep(self, front: list[Label], label: Label) -> None:
+        """Adds a label unless one in the front does as well; of equals the one with fewer orders stays."""
         for i, other in enumerate(front):
-            if _no_later(other, label):
-                if other.orders > label.orders and _no_later(label, other):
+            if no_later(other, label):
+                if other.count > label.count and no_later(label, other):
                     front[i] = label
                 return
-        front[:] = [other for other in front if not _no_later(label, other)]
+        front[:] = [other for other in front if not no_later(label, other)]
         front.append(label)
 
-    def _before(self, label: _Label, op: int) -> Iterator[_Label]:
+    def _before(self, label: Label, op: int) -> Iterator[Label]:
         wanted = [
             s
-            for s, (in_hbm, tier) in enumerate(label.places)
-            if not in_hbm
-            and tier
-            and op in self.arrivals
-            and op <= self.high[s]
-            and (self._used_from(s, op) or self.program.stays[s])
+            for s, place in enumerate(label.places)
+            if not place.in_hbm and place.tier and op in self.arrivals and op <= self.high[s] and self._useful(s, op)
         ]
         for order in _ordered_subsets(wanted):
             self._count()
@@ -230,101 +200,165 @@ class _Search:
             if all(self._copy_in(branch, op, s) for s in order):
                 yield branch
 
-    def _copy_in(self, label: _Label, op: int, s: int) -> bool:
-        size, tier = self.program.size[s], label.places[s][1]
+    def _copy_in(self, label: Label, op: int, s: int) -> bool:
+        size, place = self.program.size[s], label.places[s]
         if label.taken + size > self.problem.hbm_bytes:
             return False
         label.taken += size
-        label.places[s] = (True, tier)
-        label.clock.copy_in(s, op, tier)
-        label.order(op, "copy_in", s, tier)
+        label.places[s] = place._replace(in_hbm=True, marks=place.marks | COPIED)
+        label.clock.copy_in(s, op, place.tier)
+        label.order(Order(op, "copy_in", s))
         return True
 
-    def _execute(self, label: _Label, op: int) -> bool:
-        joined = [k for rerun in self.reruns.get(op, ()) for k in rerun.ops]
-        for j, k in enumerate(joined):
-            if not self._run(label, k, op, again=True):
-                return False
-            self._free(label, self.late.get((op, j), []))
-        return self._run(label, op, op, again=False)
+    # -- executions ----------------------------------------------------------------------------------------
 
-    def _run(self, label: _Label, executed: int, op: int, *, again: bool) -> bool:
+    def _again(self, label: Label, op: int) -> Iterator[Label]:
+        """The given reruns, or every sequence of executions that bring dropped storages back before `op`."""
+        if not self.free:
+            joined = [k for rerun in self.reruns.get(op, ()) for k in rerun.ops]
+            for j, k in enumerate(joined):
+                if not self._run(label, k, op, again=True):
+                    return
+                self._release_all(label, self.late.get((op, j), []))
+            yield label
+            return
+        yield label.fork()  # who gets a label goes on with it in place
+        for k in (k for k in self.again if k < op):
+            target = next((s for s in self.program.writes[k] if self._wants(label.places[s], s, k, op)), None)
+            if target is None or label.places[target].marks & COPIED:
+                continue
+            self._count()
+            branch = label.fork()
+            branch.order(Order(op, "rerun", target, again=k))
+            if self._run(branch, k, op, again=True):
+                touched = {*self.program.reads[k], *self.program.writes[k]}
+                over = [s for s in touched if self.program.last_access[s] < op and not self.program.stays[s]]
+                for ended in self._end(branch, over):
+                    yield from self._again(ended, op)
+
+    def _wants(self, place: Place, s: int, k: int, op: int) -> bool:
+        """Whether running `k` again brings `s` nearer to what is wanted before `op`: it is dropped, or older."""
+        older = place.version < k <= self.program.version_before(s, op)
+        return bool(place.marks & GONE) or (place.in_hbm and older)
+
+    def _run(self, label: Label, executed: int, op: int, *, again: bool) -> bool:
+        """Executes an operator in place; whether rules 2 to 8 let it."""
         program, places = self.program, label.places
-        writes = program.writes[executed]
-        if any(not places[s][0] for s in program.reads[executed]):
+        reads, writes = program.reads[executed], program.writes[executed]
+        if any(not places[s].in_hbm or places[s].version != program.version_before(s, executed) for s in reads):
             return False
-        fresh = [s for s in writes if not places[s][0]]
-        if any(places[s][1] or (label.gone[s] and not again) for s in fresh):
+        forbidden = DEAD if again else DEAD | GONE
+        fresh = [s for s in writes if not places[s].in_hbm]
+        if any(places[s].tier or places[s].marks & forbidden for s in fresh):
             return False
         need = sum(program.size[s] for s in fresh)
         if label.taken + need + program.workspace[executed] > self.problem.hbm_bytes:
             return False
         label.taken += need
         label.clock.execute(executed, op, again)
+        settled = OWED if again else OWED | COPIED
+        for s in reads:
+            places[s] = places[s]._replace(marks=places[s].marks & ~settled)
         for s in writes:
-            places[s] = (True, "")
-            label.gone[s] = False
+            places[s] = Place(True, "", executed, places[s].marks & ~(settled | GONE))
         return True
 
-    def _after(self, label: _Label, op: int) -> Iterator[_Label]:
+    def _end(self, label: Label, over: Iterable[int]) -> Iterator[Label]:
+        """Storages that may have had their last access: freed, or, where it can be, owed another one."""
+        over = [s for s in over if not label.places[s].marks & (OWED | DEAD)]
+        open_ = [s for s in over if s in self.reread]
+        for owed in _subsets(open_):
+            branch = label.fork() if owed else label
+            if owed:
+                self._count()
+            for s in owed:
+                branch.places[s] = branch.places[s]._replace(marks=branch.places[s].marks | OWED)
+            if owed:
+                self._release_all(branch, [s for s in over if s not in owed])
+                yield branch
+        self._release_all(label, over)
+        yield label
+
+    def _release_all(self, label: Label, over: Iterable[int]) -> None:
+        """Frees by last access (rule 7), copies outside HBM included."""
+        for s in over:
+            if label.places[s].in_hbm:
+                self._leave(label, s)
+            label.places[s] = Place(False, "", -1, DEAD)
+
+    # -- actions after an operator -------------------------------------------------------------------------
+
+    def _after(self, label: Label, op: int) -> Iterator[Label]:
         forced = self.drops.get(op, set())
-        outs = [s for s in self.movable if label.places[s] == (True, "") and s not in forced and self._may_leave(s, op)]
+        outs = [
+            s
+            for s in self.movable
+            if label.places[s].in_hbm and not label.places[s].tier and s not in forced and self._may_leave(s, op)
+        ]
         for order in _ordered_subsets(outs):
             for tiers in product(*(self.movable[s] for s in order)):
-                copies = {s: tier for s, (_, tier) in enumerate(label.places) if tier}
+                copies = {s: place.tier for s, place in enumerate(label.places) if place.tier}
                 copies.update(zip(order, tiers, strict=True))
-                if not all(self._tier_room(copies, tier, 0) for tier in set(tiers)):
-                    continue
-                yield from self._releases(label, op, list(zip(order, tiers, strict=True)), forced)
+                if self._tiers_hold(copies):
+                    yield from self._releases(label, op, dict(zip(order, tiers, strict=True)), forced)
 
-    def _releases(self, label: _Label, op: int, outs: list[tuple[int, str]], forced: set[int]) -> Iterator[_Label]:
-        copied = [s for s in self.movable if label.places[s][0] and label.places[s][1]] + [s for s, _ in outs]
+    def _releases(self, label: Label, op: int, outs: dict[int, str], forced: set[int]) -> Iterator[Label]:
+        copied = [s for s in self.movable if label.places[s].in_hbm and label.places[s].tier] + list(outs)
         could = [s for s in copied if self._may_leave(s, op)]
-        for count in range(len(could) + 1):
-            for leaving in combinations(could, count):
-                staying = [s for s in copied if s not in leaving and s not in dict(outs)]
-                for given in _subsets(staying) if self.tight else [()]:
-                    self._count()
-                    branch = label.fork()
-                    for s, tier in outs:
-                        branch.clock.copy_out(s, op, tier)
-                        branch.places[s] = (True, tier)
-                        branch.order(op, "copy_out", s, tier)
-                    for s in (*leaving, *sorted(forced)):
-                        if branch.places[s][0]:
-                            branch.gone[s] = not branch.places[s][1]
-                            self._leave(branch, s)
-                            branch.order(op, "release", s)
-                    for s in given:
-                        branch.places[s] = (True, "")
-                        branch.order(op, "release_host", s)
-                    yield branch
+        could += [s for s in self.remade if s not in copied and s not in forced and self._may_drop(label, s)]
+        for leaving in _subsets(could):
+            staying = [s for s in copied if s not in leaving and s not in outs]
+            for given in _subsets(staying) if self.tight else [()]:
+                self._count()
+                branch = label.fork()
+                for s, tier in outs.items():
+                    branch.clock.copy_out(s, op, tier)
+                    place = branch.places[s]
+                    branch.places[s] = place._replace(tier=tier, marks=place.marks | COPIED)
+                    branch.order(Order(op, "copy_out", s, tier))
+                for s in (*leaving, *sorted(s for s in forced if branch.places[s].in_hbm)):
+                    place = branch.places[s]
+                    self._leave(branch, s)
+                    marks = place.marks if place.tier else place.marks | GONE
+                    branch.places[s] = place._replace(in_hbm=False, marks=marks)
+                    branch.order(Order(op, "release", s))
+                for s in given:
+                    branch.places[s] = branch.places[s]._replace(tier="")
+                    branch.order(Order(op, "release_host", s))
+                yield branch
+
+    def _may_drop(self, label: Label, s: int) -> bool:
+        """Whether a storage in HBM without a copy may be released in the hope of a recompute."""
+        place = label.places[s]
+        return place.in_hbm and not place.tier and not place.marks & COPIED
 
     def _may_leave(self, s: int, op: int) -> bool:
         """Whether `s` has anything to gain by leaving after `op`: it is needed later, or its home is elsewhere."""
-        if op not in self.departures or op < self.low[s]:
-            return False
-        return self._used_from(s, op + 1) or self.program.stays[s]
+        return op in self.departures and op >= self.low[s] and self._useful(s, op + 1)
 
-    def _used_from(self, s: int, op: int) -> bool:
+    def _useful(self, s: int, op: int) -> bool:
+        """Whether anybody may want the content of `s` from operator `op` on."""
         uses = self.next_use[s]
-        return bisect_left(uses, op) < len(uses)
+        return bisect_left(uses, op) < len(uses) or self.program.returns[s] or s in self.reread
 
-    def _leave(self, label: _Label, s: int) -> None:
-        label.places[s] = (False, label.places[s][1])
+    def _leave(self, label: Label, s: int) -> None:
         label.taken -= self.program.size[s]
         label.clock.release(s)
-
-    def _free(self, label: _Label, dying: list[int]) -> None:
-        for s in dying:
-            if label.places[s][0]:
-                self._leave(label, s)
-            label.places[s] = (False, "")
 
     def _count(self) -> None:
         self.labels_left -= 1
         if self.labels_left < 0:
             raise TooLarge
+
+
+def _action(order: Order, storage: int) -> Action:
+    return Action(
+        op=order.op,
+        when="before" if order.kind == "copy_in" else "after",
+        kind=order.kind,  # type: ignore[arg-type]  # reruns are not actions
+        storage=storage,
+        tier=order.tier or None,
+    )
 
 
 def _ordered_subsets(items: list[int]) -> Iterator[tuple[int, ...]]:
@@ -335,31 +369,3 @@ def _ordered_subsets(items: list[int]) -> Iterator[tuple[int, ...]]:
 def _subsets(items: list[int]) -> Iterator[tuple[int, ...]]:
     for count in range(len(items) + 1):
         yield from combinations(items, count)
-
-
-def _no_later(a: _Label, b: _Label) -> bool:
-    """Whether label `a`, with the same places as `b`, has no later time that still matters."""
-    x, y = a.clock, b.clock
-    if (
-        x.now > y.now
-        or x.step_ns > y.step_ns
-        or any(max(s, x.now) > max(t, y.now) for s, t in zip(x.stream_free, y.stream_free, strict=True))
-    ):
-        return False
-    for s, (in_hbm, tier) in enumerate(a.places):
-        if in_hbm and max(x.ready[s], x.now) > max(y.ready[s], y.now):
-            return False
-        if max(x.busy[s], x.now) > max(y.busy[s], y.now):
-            return False
-        if tier and max(x.copied[s], x.now) > max(y.copied[s], y.now):
-            return False
-    for queue in x.link_free.keys() | y.link_free.keys():
-        if max(x.link_free.get(queue, 0), x.now) > max(y.link_free.get(queue, 0), y.now):
-            return False
-    # Both fall over time, so it is enough to compare where `b` falls.
-    moments = {y.now, *(when for when, _ in y.coming if when > y.now)}
-    return all(_outstanding(x, t) <= _outstanding(y, t) for t in moments)
-
-
-def _outstanding(clock: Clock, moment: int) -> int:
-    return sum(size for when, size in clock.coming if when > moment)

@@ -10,21 +10,32 @@ import numpy as np
 from hyperopt.profile import Adapter, Profile
 from solver.request import Infeasible
 from solver.residency.bound import memory_bound
+from solver.residency.exact import TooLarge
 from solver.residency.incumbent import Incumbent
 from solver.residency.problem import Problem
+from solver.residency.small import least_budget
 
 PLENTY_BYTES = 2**50
 
 
-def infeasible(problem: Problem, incumbent: Incumbent, exhausted: bool) -> Infeasible:
-    """`exhausted`: a search through all plans found none, which proves more than the bound does."""
+def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible:
+    """The bound and the smallest budget in hand; on small problems both are settled by exhaustion, and meet."""
     bound = memory_bound(problem)
-    lower = max(bound.bytes, problem.hbm_bytes + 1) if exhausted else bound.bytes
+    lower, operator = bound.bytes, bound.operator
     smallest = incumbent.smallest
     reachable = None if smallest is None else smallest.timeline.static_peak_bytes
-    operator = bound.operator
-    if smallest is not None and reachable is not None and bound.bytes < reachable and lower > bound.bytes:
-        operator = smallest.timeline.static_peak_op
+    if reachable is not None and lower < reachable:
+        try:
+            found = least_budget(problem, lower, reachable)
+        except TooLarge:
+            pass  # the bound stands as it is
+        else:
+            if found is not None:
+                incumbent.offer(found[1], "exact")
+                smallest = incumbent.smallest
+            assert smallest is not None
+            lower = reachable = smallest.timeline.static_peak_bytes
+            operator = smallest.timeline.static_peak_op
     return Infeasible(
         lower_bound_bytes=lower,
         reachable_bytes=reachable,

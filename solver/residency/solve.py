@@ -8,7 +8,6 @@ never worse than any baseline, since all of them go through the same incumbent.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import combinations
 
 import msgspec
 
@@ -18,12 +17,12 @@ from hyperopt.profile import Profile
 from hyperopt.script import write_script
 from solver.request import Infeasible, OnProgress, Progress, Request
 from solver.residency.assemble import assemble
-from solver.residency.baselines import BASELINES, compatible
+from solver.residency.baselines import BASELINES
 from solver.residency.blame import blame
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import Decisions, Move, Rerun, moves, reruns
 from solver.residency.document import bound_of, predicted
-from solver.residency.exact import TooLarge, best_plan
+from solver.residency.exact import TooLarge
 from solver.residency.explain import explain
 from solver.residency.greedy import greedy
 from solver.residency.incumbent import Incumbent, Trial
@@ -31,6 +30,7 @@ from solver.residency.infeasible import infeasible
 from solver.residency.polish import polish, try_decisions
 from solver.residency.problem import Int64s, Problem
 from solver.residency.selection import Choice, Selection, select, smallest_load
+from solver.residency.small import exhaust, is_small, options_of
 from solver.residency.timetable import schedule
 from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit
 
@@ -39,11 +39,6 @@ PRICES = (0.01, 0.1, 0.5, 2.0)
 
 LIGHT_PRICE = 1.0
 """Price of link time where speed is settled and only traffic is left to save."""
-
-SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 4
-"""Up to these counts the exact search is tried; it gives up by itself past MAX_LABELS."""
-
-MAX_LABELS = 60_000
 
 ROUNDS = 200
 
@@ -75,7 +70,7 @@ def solve_residency(
 
     exact = _search(problem, incumbent, request)
     if incumbent.best is None:
-        return infeasible(problem, incumbent, exact)
+        return infeasible(problem, incumbent)
     return _plan(problem, request, incumbent, incumbent.best, exact)
 
 
@@ -99,10 +94,10 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     if problem.hbm_bytes < memory_bound(problem).bytes:
         _smallest(problem, incumbent, Choice(problem, moves(problem), reruns(problem)), request)
         return False
-    options = Decisions(tuple(moves(problem)), tuple(reruns(problem)))
-    if _is_small(problem, options):
+    options = options_of(problem)
+    if is_small(problem, options):
         try:
-            return _exhaust(problem, incumbent, options)
+            return exhaust(problem, incumbent, options)
         except TooLarge:
             incumbent.stages["exact"] = "too large"
     choice = Choice(problem, options.moves, options.reruns)
@@ -124,28 +119,6 @@ def _lighten(problem: Problem, incumbent: Incumbent, rule: Decisions) -> None:
     found = greedy(choice, choice.costs(LIGHT_PRICE), hbm_bytes=problem.hbm_bytes)
     if found is not None:
         _timetabled(problem, incumbent, found.moves, found.reruns)
-
-
-def _is_small(problem: Problem, options: Decisions) -> bool:
-    movable = {move.gap.storage for move in options.moves}
-    return problem.n <= SMALL_OPERATORS and len(movable) <= SMALL_MOVABLE and len(options.reruns) <= SMALL_RERUNS
-
-
-def _exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> bool:
-    """Every plan of moves, with every set of reruns; proof only where reruns play no part."""
-    for count in range(len(options.reruns) + 1):
-        for chosen in combinations(options.reruns, count):
-            if len(compatible(list(chosen))) < len(chosen):
-                continue
-            below = incumbent.best_ns if incumbent.best_ns is not None else 1 << 62
-            found = best_plan(problem, chosen, below_ns=below, max_labels=MAX_LABELS)
-            if found is not None:
-                incumbent.offer(found[0], "exact")
-            if incumbent.stopped():
-                return False
-    return not any(operator.recomputable and operator.writes for operator in problem.profile.operators) or (
-        problem.profile.adapter.recompute == "none"
-    )
 
 
 def _selections(problem: Problem, incumbent: Incumbent, choice: Choice, request: Request) -> Decisions | None:

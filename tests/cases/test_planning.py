@@ -15,7 +15,7 @@ from solver import Infeasible, Request, solve
 from solver.residency.bound import memory_bound
 from solver.residency.problem import Problem
 from solver.residency.rival import rival_plan
-from tests.brute_force import optimum_ns
+from tests.brute_force import optimum_ns, optimum_with_recompute_ns
 
 MIB = 1 << 20
 HOST = Device(host_bytes=1 << 40, links=Links(d2h_bytes_per_s=16 << 30, h2d_bytes_per_s=16 << 30))
@@ -97,8 +97,11 @@ def test_c8_room_for_one_to_stay() -> None:
     assert Code.OUT_OF_MEMORY in {v.code for v in validate(THREE, keeps_two)}
 
 
-def small_case(seed: int) -> tuple[Profile, int]:
-    """A random profile of up to 5 operators and 2 storages, and a budget that binds."""
+def small_case(seed: int, recomputable: float = 0.0) -> tuple[Profile, int]:
+    """A random profile of up to 5 operators and 2 storages, and a budget that binds.
+
+    `recomputable`: share of the operators that may run again; fewer storages can leave then.
+    """
     dice = random.Random(seed)
     count, storages = dice.randint(2, 5), dice.randint(1, 2)
     resident = [dice.random() < 0.4 for _ in range(storages)]
@@ -114,7 +117,7 @@ def small_case(seed: int) -> tuple[Profile, int]:
                 writes=writes,
                 duration_us=dice.randint(0, 6),
                 workspace_bytes=dice.choice([0, 0, 1, 2]),
-                recomputable=False,
+                recomputable=dice.random() < recomputable,
                 stream="compute" if dice.random() < 0.8 else "comm",
             )
         )
@@ -124,6 +127,7 @@ def small_case(seed: int) -> tuple[Profile, int]:
             bytes=dice.randint(1, 5),
             resident_at_start=resident[i],
             resident_at_end=i in exists and dice.random() < 0.5,
+            offloadable=not recomputable or dice.random() < 0.5,
         )
         for i in range(storages)
     )
@@ -154,6 +158,35 @@ def test_c8_small_cases_equal_brute_force(block: int) -> None:
         assert answer.predicted is not None and answer.bound is not None and validate(profile, answer) == []
         assert best is None or round(answer.predicted.step_us * 1000) <= best, seed
         assert best is None or round(answer.bound.step_us * 1000) <= best, seed
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_small_cases_with_recompute_equal_brute_force(block: int) -> None:
+    """Never slower than the best of keep, move and up to two recomputes; no bound above it."""
+    for seed in range(100 * block, 100 * block + 100):
+        profile, hbm_bytes = small_case(seed, recomputable=0.7)
+        best = optimum_with_recompute_ns(profile, Budget(hbm_bytes=hbm_bytes))
+        answer = solve(profile, Request(Budget(hbm_bytes=hbm_bytes)))
+        if isinstance(answer, Infeasible):
+            assert best is None, seed
+            assert answer.lower_bound_bytes > hbm_bytes, seed
+            continue
+        assert answer.predicted is not None and answer.bound is not None and validate(profile, answer) == []
+        assert best is None or round(answer.predicted.step_us * 1000) <= best, seed
+        assert best is None or round(answer.bound.step_us * 1000) <= best, seed
+
+
+def test_infeasible_small_cases_are_settled() -> None:
+    """The lower bound and the reachable budget meet: below there is no plan, with it there is one."""
+    settled = 0
+    for seed in range(200):
+        profile, hbm_bytes = small_case(seed, recomputable=0.5)
+        answer = solve(profile, Request(Budget(hbm_bytes=hbm_bytes // 2)))
+        if isinstance(answer, Infeasible) and answer.reachable_bytes is not None:
+            assert answer.lower_bound_bytes == answer.reachable_bytes, seed
+            assert isinstance(solve(profile, Request(Budget(hbm_bytes=answer.reachable_bytes))), Plan)
+            settled += 1
+    assert settled > 50
 
 
 def test_c9_each_budget_is_kept_and_the_front_never_rises() -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     profile = example()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with serving(folder / "data", folder / "serve.log") as url, Client(url) as service:
+        with serving(folder / "data", folder / "serve.log") as server, Client(server.url) as service:
             stored = service.upload(msgspec.json.encode(profile))
             job = service.wait(service.plan(stored["id"], hbm_bytes=BUDGET, time_limit_s=20)["id"], timeout_s=120)
             assert job["state"] == "succeeded" and job["result"]["status"] == "planned", job
