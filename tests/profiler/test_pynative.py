@@ -59,7 +59,7 @@ def test_replay_without_a_plan_gives_the_measured_step_and_peak(outcome: Outcome
 
 def test_the_profile_says_what_can_be_done_with_it(outcome: Outcome) -> None:
     adapter = outcome.profile.adapter
-    assert (adapter.mode, adapter.moves, adapter.recompute) == ("pynative", "window", "layer")
+    assert (adapter.mode, adapter.moves, adapter.recompute) == ("pynative", "window", "cell")
     assert outcome.profile.run.source == "capture"
 
 

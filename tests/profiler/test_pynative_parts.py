@@ -21,7 +21,7 @@ from profiler.capture.timing import CaptureError, Times, same_kernels
 from profiler.read.cpu_profiler import MemoryRecord
 from tests.profiler.pynative_plans import plan_of
 
-ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="layer")
+ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")
 
 
 def profile_of_two_layers() -> Profile:
