@@ -26,6 +26,9 @@ from solver.request import Infeasible, Progress, Request
 GRACE_S = 2.0
 """Seconds past its time limit after which the child is killed; its own stop criteria come first."""
 
+FIRST_PLAN_S = 60.0
+"""As GRACE_S, while there is no plan yet: a late first plan is worth more than none."""
+
 
 class SolveFailed(RuntimeError):
     """The child ended without an answer: out of memory, killed, or a fault of ours; the message says which."""
@@ -89,8 +92,11 @@ def _listen(
             return _stopped(best, "cancelled")
         if cancelled():
             raise SolveFailed("cancelled before a first plan was found")
-        if deadline is not None and time.monotonic() > deadline and best is not None:
+        late = 0.0 if deadline is None else time.monotonic() - deadline
+        if late > 0 and best is not None:
             return _stopped(best, f"time limit of {request.time_limit_s:g} s")
+        if late > FIRST_PLAN_S:
+            raise SolveFailed(f"no plan {late:.0f} s after the time limit of {request.time_limit_s:g} s")
     child.join()
     if best is not None:
         return _stopped(best, f"solver process ended with code {child.exitcode}")

@@ -26,15 +26,18 @@ class Request:
 class Infeasible(msgspec.Struct, frozen=True, kw_only=True):
     """Why no plan was given, in bytes of HBM.
 
-    Below `lower_bound_bytes` no plan exists (proven); `reachable_bytes` is the smallest budget for which a
-    replayed plan is in hand; None where none is, at any budget of HBM. `operator` sets the bound:
-    {index, name, working_set_bytes}. `reliefs`: what would help, each with the budget it would make reachable.
+    Below `lower_bound_bytes` no plan exists (proven). `proven`: the budget is below it; otherwise none was found
+    before `stop_reason`, and there may be one. `reachable_bytes` is the smallest budget for which a replayed plan is
+    in hand; None where none is, at any budget of HBM. `operator` sets the bound: {index, name, working_set_bytes}.
+    `reliefs`: what would help, each with the bound it would bring.
     """
 
     lower_bound_bytes: int
     reachable_bytes: int | None
     operator: dict[str, Any]
     budget_bytes: int
+    proven: bool = True
+    stop_reason: str = ""
     reliefs: tuple[dict[str, Any], ...] = ()
 
 

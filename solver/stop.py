@@ -61,7 +61,3 @@ class Stop:
     def seconds_left(self) -> float | None:
         limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]
         return max(0.0, min(limits)) if limits else None
-
-    def work_left(self) -> int | None:
-        limits = [c.limit - self.work for c in self.criteria if isinstance(c, WorkLimit)]
-        return max(0, min(limits)) if limits else None

@@ -55,6 +55,24 @@ def greedy(choice: Choice, costs: npt.NDArray[np.int64], *, hbm_bytes: int) -> S
             load[first[piece] : end[piece]] += hbm.delta[piece]
 
 
+def everything(choice: Choice) -> Selection:
+    """As much as can be away at once: options by bytes and length of their span, moves first."""
+    hbm = choice.hbm
+    length = np.minimum(hbm.end, choice.problem.n) - np.minimum(hbm.first, choice.problem.n)
+    gain = np.zeros(choice.count)
+    np.add.at(gain, hbm.option, (-hbm.delta * length).astype(np.float64))
+    rivals: dict[int, list[int]] = defaultdict(list)
+    for i, j in choice.conflicts:
+        rivals[i].append(j)
+        rivals[j].append(i)
+    taken = np.zeros(choice.count, dtype=bool)
+    order = sorted(range(choice.count), key=lambda i: (i >= len(choice.moves), -gain[i], i))
+    for i in order:
+        if gain[i] > 0 and not any(taken[j] for j in rivals[i]) and _fits(choice, taken, i):
+            taken[i] = True
+    return choice.selection(taken)
+
+
 def _fits(choice: Choice, taken: npt.NDArray[np.bool_], option: int) -> bool:
     """Whether the tier of a move has room for it beside those taken."""
     if option >= len(choice.moves):

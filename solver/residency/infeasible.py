@@ -40,6 +40,8 @@ def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible:
         lower_bound_bytes=lower,
         reachable_bytes=reachable,
         budget_bytes=problem.hbm_bytes,
+        proven=problem.hbm_bytes < lower,
+        stop_reason=incumbent.stop.why or "no improvement",
         operator=_operator(problem, operator),
         reliefs=tuple(_reliefs(problem)),
     )

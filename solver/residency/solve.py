@@ -24,7 +24,7 @@ from solver.residency.candidates import Decisions, Move, Rerun, moves, reruns
 from solver.residency.document import bound_of, predicted
 from solver.residency.exact import TooLarge
 from solver.residency.explain import explain
-from solver.residency.greedy import greedy
+from solver.residency.greedy import everything, greedy
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
 from solver.residency.polish import polish, try_decisions
@@ -70,6 +70,8 @@ def solve_residency(
 
     exact = _search(problem, incumbent, request)
     if incumbent.best is None:
+        _everything(problem, incumbent)
+    if incumbent.best is None:
         return infeasible(problem, incumbent)
     return _plan(problem, request, incumbent, incumbent.best, exact)
 
@@ -107,6 +109,12 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     if start is not None and not incumbent.stopped():
         polish(problem, incumbent, start, options, request.seed, ROUNDS)
     return False
+
+
+def _everything(problem: Problem, incumbent: Incumbent) -> None:
+    """All that can leave, leaves, however slow: what must be tried before "no plan" is said, late or not."""
+    chosen = everything(Choice(problem, moves(problem), reruns(problem)))
+    try_decisions(problem, incumbent, Decisions(tuple(chosen.moves), tuple(chosen.reruns)), "everything")
 
 
 def _lighten(problem: Problem, incumbent: Incumbent, rule: Decisions) -> None:
