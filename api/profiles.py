@@ -13,7 +13,7 @@ from api.problems import ProblemError, documented, not_found
 from api.service import Here, Service
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
-from hyperopt.documents import GZIP_MAGIC, ZSTD_MAGIC, DocumentError, decompress
+from hyperopt.documents import GZIP_MAGIC, ZSTD_MAGIC, DocumentError
 from hyperopt.legality import Code, IllegalPlan
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
@@ -142,7 +142,7 @@ def _store(here: Service, project: str, file: IO[bytes], encoding: str | None) -
         known = find_uploaded(session, raw)
     if known is not None:
         return _summary(here, known, project), False
-    profile, warnings = profiles.load(decompress(raw, here.settings.max_document_bytes))
+    profile, warnings = profiles.load(raw, here.settings.max_document_bytes)
     timeline = _replayed(profile)
     check_storable(profile, timeline)
     id, new = keep_profile(here.database, project, profile, warnings, raw, timeline)
@@ -261,7 +261,7 @@ async def validate_plan(id: ProfileId, request: Request, here: Here) -> Verdict:
 def _judge(here: Service, id: str, file: IO[bytes]) -> Verdict:
     stored = _document(here, id)
     file.seek(0)
-    plan, warnings = plans.load(decompress(file.read(), here.settings.max_document_bytes))
+    plan, warnings = plans.load(file.read(), here.settings.max_document_bytes)
     profile, _ = profiles.load(stored.data)
     violations = validate(profile, plan)
     for violation in violations:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -24,6 +25,11 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # A decompressed document larger than this is refused: 10^6 operators take some 400 MB of JSON, and a
 # compressed bomb must not take the service's memory with it.
 MAX_DOCUMENT_BYTES = 2 * 1024**3
+
+# Nor do more objects fit than two million operators with as many storages, or more lists than these hold: an
+# object of two bytes becomes hundreds in memory. (Brackets in names count too; there is room for them.)
+MAX_OBJECTS = 4_000_000
+MAX_LISTS = 24_000_000
 
 
 class DocumentError(ValueError):
@@ -91,62 +97,109 @@ def _too_large(limit: int) -> DocumentError:
     return DocumentError("$", f"larger than {limit} bytes when unpacked", "profile fewer steps or one rank a file")
 
 
-def decode(data: bytes, kind: type[T], family: str, major: int) -> tuple[T, list[str]]:
+def decode(
+    data: bytes, kind: type[T], family: str, major: int, limit: int = MAX_DOCUMENT_BYTES
+) -> tuple[T, list[str]]:
     """A typed document from its bytes, with a warning for every unknown field that was left out.
 
     `family` and `major` are the expected ``format``, for example ``hyperopt.profile`` and 1; a minor
-    version (``hyperopt.profile/1.2``) is accepted.
+    version (``hyperopt.profile/1.2``) is accepted. The bytes are unpacked once, to at most `limit` bytes: a
+    document compressed twice is refused. No generic tree of the document is ever built: a small upload of
+    many tiny objects would fill the memory with it.
     """
+    plain = decompress(data, limit)
+    if plain.startswith((GZIP_MAGIC, ZSTD_MAGIC)):
+        raise DocumentError("$", "not JSON: compressed twice", "compress it once")
+    for what, mark, most in (("objects", b"{", MAX_OBJECTS), ("lists", b"[", MAX_LISTS)):
+        if plain.count(mark) > most:
+            raise DocumentError("$", f"more than {most} {what}", "profile fewer steps or one rank a file")
     try:
-        tree = msgspec.json.decode(decompress(data))
+        _check_format(plain, family, major)
+        document = msgspec.json.decode(plain, type=kind)
+        unknown = _unknown(msgspec.Raw(plain), kind, "$")
+    except msgspec.ValidationError as error:
+        field, problem = _place(error)
+        raise DocumentError(field, problem, "see docs/reference/documents.md") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError("$", f"not JSON: {error}", "send a complete UTF-8 JSON document") from error
-    if not isinstance(tree, dict):
-        raise DocumentError("$", f"expected an object, got {type(tree).__name__}", f"send a {family}/{major} document")
-    _check_format(tree.get("format"), family, major)
-    try:
-        document = msgspec.convert(tree, kind, str_keys=True)
-    except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at ")
-        field = place.replace("`", "") or "$"
-        raise DocumentError(field, problem, "see docs/reference/documents.md") from error
-    return document, sorted(f"unknown field {name} left out" for name in _unknown(tree, kind, "$"))
+    return document, sorted(f"unknown field {name} left out" for name in unknown)
 
 
-def _check_format(found: object, family: str, major: int) -> None:
+def _place(error: msgspec.ValidationError) -> tuple[str, str]:
+    """(field, problem) of a message such as ``Expected `int` - at `$.operators[0].reads[1]` ``."""
+    problem, _, place = str(error).partition(" - at ")
+    return place.replace("`", "") or "$", problem
+
+
+class _Head(msgspec.Struct):
+    format: str | None = None
+
+
+def _check_format(plain: bytes, family: str, major: int) -> None:
+    """Also the first look at the whole text: what is not JSON, or not an object, is said before anything else."""
     remedy = f'set "format" to "{family}/{major}"'
-    if not isinstance(found, str) or not found.startswith(family + "/"):
+    try:
+        found = msgspec.json.decode(plain, type=_Head).format
+    except msgspec.ValidationError as error:
+        field, problem = _place(error)
+        if field == "$":
+            what = problem[0].lower() + problem[1:].replace("`object`", "an object").replace("`", "")
+            raise DocumentError("$", what, f"send a {family}/{major} document") from error
+        raise DocumentError("$.format", f"expected {family}/{major}: {problem}", remedy) from error
+    if found is None or not found.startswith(family + "/"):
         raise DocumentError("$.format", f"expected {family}/{major}, got {found!r}", remedy)
     if found.removeprefix(family + "/").partition(".")[0] != str(major):
         raise DocumentError("$.format", f"major version of {found!r} is not supported", remedy)
 
 
-def _unknown(tree: object, kind: Any, path: str) -> set[str]:
-    """Paths of the fields in `tree` that `kind` does not define, list positions folded into ``[]``."""
+def _unknown(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
+    """Paths of the fields in a valid `text` that `kind` does not define, list positions folded into ``[]``.
+
+    Objects are looked into one by one, as slices of the text that is there anyway.
+    """
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        if not isinstance(tree, Mapping):
+        found = msgspec.json.decode(text, type=dict[str, msgspec.Raw] | None)
+        if found is None:
             return set()
-        known = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
-        found = {f"{path}.{name}" for name in tree.keys() - known.keys()}
+        known = _fields(kind)
+        names = {f"{path}.{name}" for name in found.keys() - known.keys()}
         for name, inner in known.items():
-            if name in tree and _holds_struct(inner):
-                found |= _unknown(tree[name], inner, f"{path}.{name}")
-        return found
-    if get_origin(kind) in (list, tuple) and isinstance(tree, list):
-        return _unknown_in_list(tree, get_args(kind)[0], path + "[]")
+            if inner is not None and name in found:
+                names |= _unknown(found[name], inner, f"{path}.{name}")
+        return names
+    if get_origin(kind) in (list, tuple):
+        return _unknown_in_list(text, get_args(kind)[0], path + "[]")
     for option in get_args(kind):  # unions such as `Struct | None`
         if _holds_struct(option):
-            return _unknown(tree, option, path)
+            return _unknown(text, option, path)
     return set()
 
 
-def _unknown_in_list(items: list[Any], kind: Any, path: str) -> set[str]:
-    """As `_unknown`, for a list: only one item of each set of field names is looked into."""
-    seen: dict[frozenset[str], Any] = {}
-    for item in items:
-        if isinstance(item, dict):
-            seen.setdefault(frozenset(item), item)
-    return set().union(*(_unknown(item, kind, path) for item in seen.values())) if seen else set()
+def _unknown_in_list(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
+    """As `_unknown`, for a list. Of objects without unknown fields nothing is kept, and they are most."""
+    flat = isinstance(kind, type) and not any(_fields(kind).values())
+    strict = msgspec.json.Decoder(_strict(kind)) if flat else None
+    names: set[str] = set()
+    for item in msgspec.json.decode(text, type=list[msgspec.Raw]):
+        if strict is not None:
+            try:
+                strict.decode(item)
+                continue
+            except msgspec.ValidationError:
+                pass
+        names |= _unknown(item, kind, path)
+    return names
+
+
+@lru_cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Type by name of the fields that hold structs, None for the others."""
+    return {f.encode_name: f.type if _holds_struct(f.type) else None for f in msgspec.structs.fields(kind)}
+
+
+def _strict(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The same, but refusing unknown fields."""
+    return msgspec.defstruct(kind.__name__, [], bases=(kind,), forbid_unknown_fields=True, kw_only=True, frozen=True)
 
 
 def _holds_struct(kind: Any) -> bool:
@@ -170,7 +223,8 @@ def sha256(data: bytes) -> str:
 def write(document: msgspec.Struct, path: Path) -> None:
     """Writes a document; compressed when the name ends in ``.gz`` or ``.zst``.
 
-    Written beside its place and moved there, so that a reader never sees half a file.
+    Written beside its place and moved there, so that a reader never sees half a file. Symbolic links are
+    followed. What is no ordinary file (a device, a pipe, ``/dev/stdout``) is written to, and not replaced.
     """
     data = msgspec.json.encode(document)
     if path.suffix == ".gz":
@@ -178,6 +232,15 @@ def write(document: msgspec.Struct, path: Path) -> None:
         data = packer.compress(data) + packer.flush()
     elif path.suffix == ".zst":
         data = zstandard.ZstdCompressor().compress(data)
+    if path.exists() and (not path.is_file() or path.absolute().parts[:2] in _DEVICES):
+        with path.open("wb") as special:
+            special.write(data)
+        return
+    path = path.resolve()
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(data)
     partial.replace(path)
+
+
+# A standard output that goes to a file looks like that file, yet has a place in it.
+_DEVICES = (("/", "dev"), ("/", "proc"))

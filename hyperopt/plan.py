@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hyperopt.documents import canonical, decode, sha256
+from hyperopt.documents import MAX_DOCUMENT_BYTES, canonical, decode, sha256
 from hyperopt.profile import Bytes, Index, Profile
 
 FAMILY, MAJOR = "hyperopt.plan", 1
@@ -114,9 +114,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return "plan-" + sha256(canonical(decisions)).removeprefix("sha256:")[:16]
 
 
-def load(data: bytes) -> tuple[Plan, list[str]]:
-    """A plan from document bytes (plain, gzip or zstd), and warnings. Raises `DocumentError`."""
-    return decode(data, Plan, FAMILY, MAJOR)
+def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Plan, list[str]]:
+    """A plan from document bytes (plain, gzip or zstd; at most `limit` when unpacked), and warnings.
+
+    Raises `DocumentError`.
+    """
+    return decode(data, Plan, FAMILY, MAJOR, limit)
 
 
 EMPTY = Plan()

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from hyperopt.documents import DocumentError, canonical, decode, sha256
+from hyperopt.documents import MAX_DOCUMENT_BYTES, DocumentError, canonical, decode, sha256
 
 FAMILY, MAJOR = "hyperopt.profile", 1
 
@@ -237,12 +237,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return not self.storages
 
 
-def load(data: bytes) -> tuple[Profile, list[str]]:
-    """A checked profile from document bytes (plain, gzip or zstd), and warnings.
+def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Profile, list[str]]:
+    """A checked profile from document bytes (plain, gzip or zstd; at most `limit` when unpacked), and warnings.
 
     Raises `DocumentError` naming field, place and remedy.
     """
-    profile, warnings = decode(data, Profile, FAMILY, MAJOR)
+    profile, warnings = decode(data, Profile, FAMILY, MAJOR, limit)
     check(profile)
     return profile, warnings
 
@@ -281,7 +281,12 @@ def _check_accesses(profile: Profile) -> None:
     by_id = profile.by_id
     exists = {storage.id for storage in profile.storages if storage.resident_at_start}
     for i, operator in enumerate(profile.operators):
-        for field, ids in (("reads", operator.reads), ("writes", operator.writes)):
+        for field, ids in (
+            ("reads", operator.reads),
+            ("writes", operator.writes),
+            ("saves", operator.saves),
+            ("loads", operator.loads),
+        ):
             for j, id in enumerate(ids):
                 if id not in by_id:
                     raise DocumentError(f"$.operators[{i}].{field}[{j}]", f"no storage {id}", "list it under storages")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
-from hyperopt.documents import DocumentError, canonical, decompress, write
+from hyperopt.documents import MAX_OBJECTS, DocumentError, canonical, decompress, write
 from hyperopt.plan import Plan
 from hyperopt.profile import Operator, Profile, Storage
 from tests.generators import profiles as any_profile
@@ -58,6 +60,8 @@ BAD = [
     (encoded(storages=[{"id": 7, "bytes": 1, "steps_accessed": 2}]), "$.storages[0].steps_accessed", "more than"),
     (encoded(operators=[{"duration_us": 1, "reads": [7]}]), "$.operators[0].reads[0]", "nothing has written"),
     (encoded(operators=[{"duration_us": 1, "writes": [1, 8]}]), "$.operators[0].writes[0]", "no storage 1"),
+    (encoded(operators=[{"duration_us": 1, "writes": [7], "saves": [8]}]), "$.operators[0].saves[0]", "no storage 8"),
+    (encoded(operators=[{"duration_us": 1, "writes": [7], "loads": [7, 8]}]), "$.operators[0].loads[1]", "no storage"),
     (
         encoded(operators=[{"duration_us": 1, "type": "idle", "writes": [7]}]),
         "$.operators[0].type",
@@ -73,6 +77,8 @@ BAD = [
         "$.device.links.tiers[1].name",
         "given twice",
     ),
+    (encoded(x=[{}] * 10)[:-1] + b",]}", "$", "not JSON"),
+    (gzip.compress(gzip.compress(encoded())), "$", "compressed twice"),
     (gzip.compress(encoded())[:-5], "$", "truncated gzip"),
     (b"\x1f\x8bgarbage", "$", "gzip"),
     (zstandard.ZstdCompressor().compress(encoded())[:-3], "$", "zstd"),
@@ -102,6 +108,21 @@ def test_compression_is_recognised_by_content() -> None:
 def test_what_unpacks_too_large_is_refused(pack: Any) -> None:
     with pytest.raises(DocumentError, match="larger than 1000 bytes"):
         decompress(pack(b" " * 100_000), limit=1000)
+
+
+@pytest.mark.parametrize("family", ["profile", "plan"])
+def test_a_bomb_of_tiny_objects_is_refused_without_building_them(family: str) -> None:
+    head = b'{"format":"hyperopt.%s/1","operators":[],"storages":[],"explain":[' % family.encode()
+    packed = gzip.compress(head + b"{}," * (MAX_OBJECTS + 1) + b"{}]}")
+    assert len(packed) < 100_000
+    load = profiles.load if family == "profile" else plans.load
+    with pytest.raises(DocumentError, match="more than 4000000 objects"):
+        load(packed)
+
+
+def test_the_limit_holds_for_what_is_inside_a_package() -> None:
+    with pytest.raises(DocumentError, match="larger than 1000 bytes"):
+        profiles.load(gzip.compress(encoded(note=" " * 5000)), 1000)
 
 
 def test_unknown_fields_are_left_out_with_a_warning_each() -> None:
@@ -147,6 +168,22 @@ def test_written_files_are_whole_and_compressed_by_name(tmp_path: Path) -> None:
         write(profile, tmp_path / name)
         assert profiles.load((tmp_path / name).read_bytes())[0] == profile
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.json", "p.json.gz", "p.json.zst"]
+
+
+def test_what_is_no_ordinary_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    profile, _ = profiles.load(encoded())
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link.json", tmp_path / "target.json"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write(profile, pipe)
+    assert profiles.load(os.read(reader, 1 << 16))[0] == profile and stat.S_ISFIFO(pipe.stat().st_mode)
+    os.close(reader)
+    target.write_text("old")
+    link.symlink_to(target)
+    write(profile, link)
+    assert link.is_symlink() and profiles.load(target.read_bytes())[0] == profile
+    write(profile, Path("/dev/null"))
+    assert Path("/dev/null").is_char_device()
 
 
 def test_a_plan_is_named_by_what_it_orders() -> None:
