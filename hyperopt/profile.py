@@ -201,40 +201,32 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def program_digest(self) -> str:
-        """sha256 of the operator/storage structure alone: ranks that run the same program share it."""
-        operators = [
-            (
-                o.name,
-                o.type,
-                o.stream,
-                o.reads,
-                o.writes,
-                o.workspace_bytes,
-                o.shapes,
-                o.dtypes,
-                o.recomputable,
-            )
-            for o in self.operators
-        ]
-        storages = [
-            (
-                s.id,
-                s.bytes,
-                s.kind,
-                s.resident_at_start,
-                s.resident_at_end,
-                s.offloadable,
-                s.part_of,
-                s.window,
-            )
-            for s in self.storages
-        ]
-        return sha256(msgspec.json.encode([operators, storages]))
+        """sha256 of the operator/storage structure alone: ranks that run the same program share it.
+
+        Idle operators count: a plan's positions, and those in the store, are only as good as this digest.
+        """
+        storages = [(*_structure(s), s.window) for s in self.storages]
+        return sha256(msgspec.json.encode([[_kernel(o) for o in self.operators], storages]))
+
+    @cached_property
+    def structure_digest(self) -> str:
+        """As `program_digest`, without what differs between two captures of the same code: idle time, and the
+        windows, which count operators."""
+        operators = [_kernel(o) for o in self.operators if o.type != IDLE]
+        return sha256(msgspec.json.encode([operators, [_structure(s) for s in self.storages]]))
 
     @property
     def timing_only(self) -> bool:
         """Durations without storages: fit for the cost model, not for planning."""
         return not self.storages
+
+
+def _kernel(o: Operator) -> tuple[object, ...]:
+    return (o.name, o.type, o.stream, o.reads, o.writes, o.workspace_bytes, o.shapes, o.dtypes, o.recomputable)
+
+
+def _structure(s: Storage) -> tuple[object, ...]:
+    return (s.id, s.bytes, s.kind, s.resident_at_start, s.resident_at_end, s.offloadable, s.part_of)
 
 
 def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Profile, list[str]]:

@@ -10,7 +10,8 @@ import msgspec
 import typer
 
 from hyperopt import profile as profiles
-from hyperopt.cli.files import BAD_INPUT, AsJson, read_profile, say
+from hyperopt.cli.files import AsJson, read_profile, say
+from hyperopt.cli.remote import answers
 from hyperopt.gate import Check, Policy, Threshold
 from hyperopt.gate import check as judge
 from hyperopt.gate.throughput import DEFAULT_TOLERANCE_PERCENT
@@ -36,13 +37,18 @@ def check(
         float, typer.Option(min=0, help="how much slower the measured step may be")
     ] = DEFAULT_TOLERANCE_PERCENT,
     memory_threshold: Annotated[
-        str, typer.Option(metavar="N|N%", help="how much the replayed peak may grow: bytes (K, M, G, T) or percent")
-    ] = "0",
+        str | None,
+        typer.Option(
+            metavar="N|N%",
+            help="how much the replayed peak may grow: bytes (K, M, G, T) or percent; "
+            "0 unless given, between PyNative captures 0.1%",
+        ),
+    ] = None,
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Judge a candidate against a baseline. Exit 0: pass; 1: regression; 2: inconclusive; 64: bad input."""
-    policy = Policy(threshold(memory_threshold), tolerance_percent)
+    policy = Policy(None if memory_threshold is None else threshold(memory_threshold), tolerance_percent)
     found = judge(_profile(baseline, server), _profile(candidate, server), policy)
     print(msgspec.json.encode(found.document()).decode() if as_json else _told(found))
     return EXIT[found.verdict]
@@ -66,15 +72,9 @@ def _profile(given: str, server: str | None) -> Profile:
         return read_profile(path)
     if not given.startswith("profile-") and not given.isdecimal():
         raise FileNotFoundError(f"{given}: neither a file nor the id of a stored profile or run")
-    from hyperopt.client import Client, ServiceError
-
-    try:
-        with Client(server) as service:
-            id = given if given.startswith("profile-") else _of_run(service, int(given))
-            document, warnings = profiles.load(service.document(id))
-    except ServiceError as error:
-        say(f"{given}: {error}")
-        raise typer.Exit(BAD_INPUT) from error
+    with answers(server) as service:
+        id = given if given.startswith("profile-") else _of_run(service, int(given))
+        document, warnings = profiles.load(service.document(id))
     for warning in warnings:
         say(f"{given}: {warning}")
     return document
@@ -85,7 +85,10 @@ def _of_run(service: Client, run: int) -> str:
     ranks = [found for found in service.profiles(limit=500) if found["run"] == run]
     if not ranks:
         raise FileNotFoundError(f"run {run} is not among the 500 newest stored profiles: give a profile's id")
-    return str(min(ranks, key=lambda found: int(found["rank"]))["id"])
+    lowest = min(ranks, key=lambda found: int(found["rank"]))
+    others = f"; the others ({len(ranks) - 1}) are not judged" if len(ranks) > 1 else ""
+    say(f"run {run}: rank {lowest['rank']} of {lowest['world_size']}, {lowest['id']}, is judged{others}")
+    return str(lowest["id"])
 
 
 def _told(found: Check) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperopt.profile import Profile
+from hyperopt.profile import IDLE, Operator, Profile
 
 
 def obstacles(baseline: Profile, candidate: Profile) -> list[str]:
@@ -32,18 +32,29 @@ def changes(baseline: Profile, candidate: Profile) -> list[str]:
     """What is different and may be judged all the same: usually the change under test."""
     if baseline.digest == candidate.digest:
         return ["baseline and candidate are the same profile"]
-    if baseline.program_digest == candidate.program_digest:
+    if baseline.structure_digest == candidate.structure_digest:
         return ["same program: only times and settings can differ"]
-    told = f"{len(baseline.operators)} and {len(candidate.operators)} operators"
+    old, new = ([o for o in p.operators if o.type != IDLE] for p in (baseline, candidate))
+    told = f"{len(old)} and {len(new)} operators"
     told += f", {len(baseline.storages)} and {len(candidate.storages)} storages"
+    if [_launch(o) for o in old] == [_launch(o) for o in new]:
+        reads = sum(before.reads != after.reads for before, after in zip(old, new, strict=True))
+        if reads:
+            return [f"same operators in the same order; {reads} of them read other storages ({told})"]
     before, after = _types(baseline), _types(candidate)
     new = [f"+{after[name] - before.get(name, 0)} {name}" for name in after if after[name] > before.get(name, 0)]
     gone = [f"-{before[name] - after.get(name, 0)} {name}" for name in before if before[name] > after.get(name, 0)]
     return [f"different programs: {told}" + (f" ({', '.join([*new, *gone][:8])})" if new or gone else "")]
 
 
+def _launch(o: Operator) -> tuple[object, ...]:
+    return o.name, o.type, o.stream, o.writes, o.shapes, o.dtypes
+
+
 def _types(profile: Profile) -> dict[str, int]:
     count: dict[str, int] = {}
     for operator in profile.operators:
+        if operator.type == IDLE:
+            continue
         count[operator.type] = count.get(operator.type, 0) + 1
     return count

@@ -3,6 +3,18 @@
 The difference is explained by what lies in HBM at either peak, by layer and kind. The groups add up to it exactly::
 
     candidate peak - baseline peak = sum over (layer, kind) of bytes at the candidate's peak - bytes at the baseline's
+
+Where both profiles were captured, `base_bytes` is what the memory record showed beyond the storages that the capture
+could tell apart. It differs between two captures of the same code by a few bytes, or by a whole block that one capture
+counts as a storage and the other as base. So two differences are looked at: of the peaks, and of what storages and
+workspace add to base. A step that needs more memory shows in both; the smaller one is judged::
+
+    the same code, twice      peaks      +8    above base       0    judged       0
+    a block counted otherwise peaks  +16424    above base +1048576   judged  +16424
+    4 MiB more activations    peaks +4194304   above base +4194304   judged +4194304
+
+In PyNative, lifetimes are partly inferred from that record too: some KiB are noise, and `CAPTURED_PYNATIVE` is what is
+allowed unless the caller says something else. Whatever is allowed is part of the reason given.
 """
 
 from __future__ import annotations
@@ -36,6 +48,21 @@ class Threshold:
         return max(self.bytes, int(baseline_bytes * Fraction(str(self.percent)) / 100))
 
 
+EXACT = Threshold()
+CAPTURED_PYNATIVE = Threshold(percent=0.1)
+"""The default between two PyNative captures: their peaks of the same code are up to some 20 KiB in 240 MiB apart."""
+
+
+def default_threshold(baseline: Profile, candidate: Profile) -> Threshold:
+    """`EXACT`, but between two PyNative captures `CAPTURED_PYNATIVE`."""
+    eager = all(_captured(p) and p.adapter.mode == "pynative" for p in (baseline, candidate))
+    return CAPTURED_PYNATIVE if eager else EXACT
+
+
+def _captured(profile: Profile) -> bool:
+    return profile.run.source == "capture"
+
+
 @dataclass(frozen=True)
 class Held:
     """A storage (or workspace, by its operator) at a peak, in bytes; `at`: at whose."""
@@ -65,7 +92,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Memory:
-    """Peaks in bytes, the operators that reach them, and the groups that differ, largest difference first."""
+    """Peaks in bytes, the operators that reach them, and the groups that differ, largest difference first.
+
+    `judged_bytes`: the growth that is held against `allowed_bytes`.
+    """
 
     status: Status
     reason: str
@@ -74,6 +104,7 @@ class Memory:
     allowed_bytes: int = 0
     baseline_operator: str = ""
     candidate_operator: str = ""
+    judged_bytes: int = 0
     groups: tuple[Group, ...] = field(default=())
 
     @property
@@ -81,17 +112,29 @@ class Memory:
         return self.candidate_peak_bytes - self.baseline_peak_bytes
 
 
-def compare_memory(baseline: Profile, candidate: Profile, threshold: Threshold) -> Memory:
-    """The replayed peaks of two profiles, without a plan and without a limit, and what makes their difference."""
+def compare_memory(baseline: Profile, candidate: Profile, threshold: Threshold | None = None) -> Memory:
+    """The replayed peaks of two profiles, without a plan and without a limit, and what makes their difference.
+
+    `threshold`: None for `default_threshold`.
+    """
     silent = [name for name, p in (("baseline", baseline), ("candidate", candidate)) if p.timing_only]
     if silent:
         return Memory("not judged", f"the {' and the '.join(silent)} has times but no storages")
     before, after = occupancy(baseline), occupancy(candidate)
-    allowed = threshold.allowed(before.peak_bytes)
-    difference = after.peak_bytes - before.peak_bytes
+    given = threshold or default_threshold(baseline, candidate)
+    allowed = given.allowed(before.peak_bytes)
+    difference = judged = after.peak_bytes - before.peak_bytes
+    reason = f"replayed peak {before.peak_bytes} -> {after.peak_bytes} bytes ({difference:+d}"
+    if before.base_bytes != after.base_bytes and _captured(baseline) and _captured(candidate):
+        above = difference - (after.base_bytes - before.base_bytes)
+        judged = min(difference, above)
+        reason += f", above base_bytes {above:+d}; judged {judged:+d}"
+    reason += f", allowed {allowed:+d}"
+    if threshold is None and given is not EXACT:
+        reason += f": {given.percent:g} % between PyNative captures unless --memory-threshold is given"
+    reason += ")"
     groups = _groups(baseline, before, candidate, after)
-    grown = difference > allowed
-    reason = f"replayed peak {before.peak_bytes} -> {after.peak_bytes} bytes ({difference:+d}, allowed {allowed:+d})"
+    grown = judged > allowed
     if grown:
         reason += "".join(f"; {_told(group)}" for group in groups[:3] if group.difference_bytes > 0)
     return Memory(
@@ -102,6 +145,7 @@ def compare_memory(baseline: Profile, candidate: Profile, threshold: Threshold) 
         allowed_bytes=allowed,
         baseline_operator=_operator(baseline, before),
         candidate_operator=_operator(candidate, after),
+        judged_bytes=judged,
         groups=groups,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
@@ -17,9 +17,10 @@ Verdict = Literal["pass", "regression", "inconclusive"]
 
 @dataclass(frozen=True)
 class Policy:
-    """What is allowed: `memory` growth of the replayed peak, slowdown of the step in percent."""
+    """What is allowed: `memory` growth of the replayed peak (None: `memory.default_threshold`), slowdown of the step
+    in percent."""
 
-    memory: Threshold = field(default_factory=Threshold)
+    memory: Threshold | None = None
     tolerance_percent: float = DEFAULT_TOLERANCE_PERCENT
 
 
@@ -54,9 +55,7 @@ def check(baseline: Profile, candidate: Profile, policy: Policy | None = None) -
     throughput = compare_throughput(baseline, candidate, policy.tolerance_percent)
     verdict, reasons = _verdict(obstacles(baseline, candidate), memory, throughput)
     notes = changes(baseline, candidate)
-    for reason, status in ((memory.reason, memory.status), (throughput.reason, throughput.status)):
-        if status == "not judged" and reason not in reasons:
-            notes.append(reason)
+    notes += [judge.reason for judge in (memory, throughput) if judge.reason not in reasons]
     shown = {"baseline": _shown(baseline), "candidate": _shown(candidate)}
     return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown)
 
