@@ -58,13 +58,20 @@ class ProblemError(Exception):
         super().__init__(detail)
 
 
+_LISTED = {
+    "profile": "list what there is: GET /v1/profiles",
+    "job": "list what there is: GET /v1/jobs",
+    "plan": "take the id from the result of a job: GET /v1/jobs",
+}
+
+
 def not_found(what: str, id: str) -> ProblemError:
     return ProblemError(
         404,
         "not-found",
         "Not found",
         f"there is no {what} {id}",
-        remedy=f"list what there is: GET /v1/{what}s",
+        remedy=_LISTED[what],
     )
 
 

@@ -65,6 +65,20 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
+    def await_server(self, seconds: float) -> bool:
+        """Waits that long for a server that takes no connections yet; whether it takes them."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                self._http.get("/v1/healthz")
+                return True
+            except httpx.ConnectError:
+                if time.monotonic() >= deadline:
+                    return False
+            except httpx.TransportError:
+                return True  # another fault: waiting does not help
+            time.sleep(min(0.3, seconds))
+
     def upload(self, source: Path | bytes, project: str = "default") -> Json:
         """Uploads a profile document (plain, gzip, zstd), a file as a stream; returns its summary."""
         body = _chunks(source) if isinstance(source, Path) else source

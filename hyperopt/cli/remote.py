@@ -30,12 +30,16 @@ def register(app: typer.Typer) -> None:
 def upload(
     profiles: Annotated[list[Path], typer.Argument(metavar="PROFILE...", help="one file a rank")],
     project: Annotated[str, typer.Option(help="project to store them in")] = "default",
+    wait: Annotated[float, typer.Option(min=0, help="seconds to wait for a server that is just starting")] = 15.0,
     server: ServerUrl = None,
     as_json: AsJson = False,
 ) -> int:
     """Store profiles on a server. Exit 64 if the server refuses one (the ones before it are stored)."""
     summaries: list[dict[str, Any]] = []
-    with _answers(server) as client:
+    with answers(server) as client:
+        if wait and not client.await_server(0):
+            say(f"no answer from {client.url} yet: waiting up to {wait:g} s")
+            client.await_server(wait)
         for path in profiles:
             summary = client.upload(path, project)
             for warning in summary["warnings"]:
@@ -64,7 +68,7 @@ def show(
         raise typer.BadParameter(f"{id!r} is not the id of a profile, a plan or a job", param_hint="ID")
     if question is not None and (kind != "profile" or question not in ("peak", "idle", "accesses")):
         raise typer.BadParameter("ask a profile for peak, idle or accesses", param_hint="--ask")
-    with _answers(server) as client:
+    with answers(server) as client:
         if kind == "plan":
             import msgspec
 
@@ -145,13 +149,21 @@ def _job_lines(job: dict[str, Any]) -> str:
         lines.append(f"  plan: hyperopt show {result['plan_id']}")
     elif result is not None and result["status"] == "infeasible":
         numbers = result["infeasible"]
+        reachable = numbers["reachable_bytes"]
         lines.append(
-            f"  infeasible: no plan exists below {numbers['lower_bound_bytes']} bytes; "
-            f"reachable: {numbers['reachable_bytes']} bytes; set by operator {numbers['operator']}"
+            f"  infeasible: no plan exists below {numbers['lower_bound_bytes']} bytes (proven); smallest budget with "
+            f"a plan in hand: {'unknown' if reachable is None else f'{reachable} bytes'}; "
+            f"set by operator {operator_told(numbers['operator'])}"
         )
     elif result is not None:
         lines.append(f"  {result['reason']}")
     return "\n".join(lines)
+
+
+def operator_told(operator: dict[str, Any]) -> str:
+    told = f"{operator.get('index')} ({operator.get('name') or 'without a name'})"
+    size = operator.get("working_set_bytes")
+    return told if size is None else f"{told}, which works on {size} bytes"
 
 
 def _answer_lines(question: str, answer: Any, limit: int) -> str:
@@ -217,7 +229,7 @@ def _told(report: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _answers(server: str | None) -> Iterator[Client]:
+def answers(server: str | None) -> Iterator[Client]:
     """A client whose problems, and the settings', become one line and an exit code."""
     from hyperopt.client import Client, ServiceError
     from hyperopt.settings import SettingError

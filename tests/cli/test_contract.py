@@ -134,7 +134,6 @@ def test_check_has_an_exit_code_for_each_verdict(cli: Cli, profile: str, tmp_pat
         ("check", "--baseline", "PROFILE"),
         ("check", "--baseline", "PROFILE", "--candidate", "PROFILE", "--memory-threshold", "much"),
         ("check", "--baseline", "PROFILE", "--candidate", "PROFILE", "--tolerance-percent", "-1"),
-        ("check", "--baseline", "PROFILE", "--candidate", "profile-1", "--server", "http://127.0.0.1:9"),
         ("plan", "PROFILE"),
         ("plan", "PROFILE", "--hbm-bytes", "-1"),
         ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "moon=3"),
@@ -156,6 +155,20 @@ def test_usage_errors_and_bad_input_end_in_64_with_one_line(cli: Cli, profile: s
     told = cli.err.strip().splitlines()
     assert told and told[-1].startswith("hyperopt: ") and "Traceback" not in cli.err
     assert cli.out == "" or not arguments  # without a command: the help, and the same code
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("check", "--baseline", "PROFILE", "--candidate", "profile-1"),
+        ("show", "plan-1"),
+        ("upload", "PROFILE", "--wait", "0"),
+    ],
+)
+def test_a_server_that_is_away_is_69(cli: Cli, profile: str, arguments: tuple[str, ...]) -> None:
+    given = (profile if argument == "PROFILE" else argument for argument in arguments)
+    assert cli(*given, "--server", "http://127.0.0.1:9") == 69
+    assert cli.err.startswith("hyperopt: no answer from http://127.0.0.1:9") and len(cli.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
