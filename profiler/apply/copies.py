@@ -25,14 +25,15 @@ def host_buffer(size: int) -> Buffer:
     return np.empty(size, np.uint8)
 
 
-def device_block(size: int, dtype: Any = None) -> Any:
-    """A flat uninitialised tensor in the pool: `size` bytes of `dtype` (default uint8). Allocated on
-    return."""
-    import mindspore as ms
+def device_block(shape: tuple[int, ...], dtype: Any) -> Any:
+    """An uninitialised tensor in the pool. Allocated on return.
+
+    With its shape and type from the start: MindSpore copies a *view* of a block, contiguous or not, to memory of
+    its own before a kernel reads it, so handing out views would cost each block twice.
+    """
     from mindspore import mint
 
-    kind = ms.uint8 if dtype is None else dtype
-    block = mint.empty((size // ms.Tensor(0, kind).itemsize,), dtype=kind)
+    block = mint.empty(shape, dtype=dtype)
     address_of(block)  # waits until the block is really there
     return block
 

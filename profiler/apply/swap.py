@@ -24,6 +24,9 @@ from profiler.capture.observation import detached
 from profiler.capture.program import POOL_UNIT
 
 
+Form = tuple[tuple[int, ...], Any]
+
+
 @dataclass
 class Swapped:
     """The state of one planned storage in one step."""
@@ -34,6 +37,8 @@ class Swapped:
     device: Any = None
     address: int = 0
     size: int = 0
+    form: Form | None = None
+    """Shape and type of the first tensor saved that is the whole storage: what the block comes back as."""
     saves_seen: int = 0
     loads_seen: int = 0
     out: Ticket | None = None
@@ -60,6 +65,7 @@ class Held:
     storage: int
     tensor: Any = None
     swapped: Swapped | None = None
+    form: Form | None = None
     shape: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
     offset: int = 0
@@ -138,9 +144,11 @@ class Swapper:
             swapped.address = address_of(tensor)
             swapped.size = int(tensor.untyped_storage().nbytes())
         swapped.saves_seen += 1
+        swapped.form = swapped.form or _form(tensor, swapped.size)
         return Held(
             storage,
             swapped=swapped,
+            form=_form(tensor, swapped.size),
             shape=tuple(tensor.shape),
             strides=tuple(tensor.stride()),
             offset=int(tensor.storage_offset()),
@@ -190,14 +198,16 @@ class Swapper:
         swapped.loads_seen += 1
         if swapped.loads_seen >= swapped.move.loads:
             self._forget(swapped)
-        return as_strided(_typed(block, held.dtype), held.shape, held.strides, held.offset)
+        if held.form is not None and held.form == (tuple(block.shape), block.dtype):
+            return block
+        return as_strided(_flat(block, held.dtype), held.shape, held.strides, held.offset)
 
     # The clock
 
     def _advance(self, moment: int, op: int) -> None:
-        overdue = [s for s in self.swapped.values() if s.release_due and s.back is None and not s.dropped]
-        for swapped in overdue[:-1]:
-            self._wait_for_release(swapped)
+        for swapped in self.swapped.values():
+            if swapped.release_due and swapped.back is None and not swapped.dropped:
+                self._wait_for_release(swapped)
         for swapped in list(self.swapped.values()):
             move = swapped.move
             if swapped.out is None and moment >= after(move.out_op) and swapped.saves_seen == move.saves:
@@ -209,8 +219,8 @@ class Swapper:
                 self._issue_back(swapped, op, ahead=moment < before(move.consumer_op))
 
     def _wait_for_release(self, swapped: Swapped) -> None:
-        """Of the blocks whose release was due at an earlier call one may still be under way, no more: the
-        plan's peak counts on their being gone, and a busy machine would let them pile up."""
+        """A block whose release was due at an earlier call must be gone by now: the plan's peak counts on it, and
+        replay, too, lets whoever needs the memory wait."""
         assert swapped.out is not None
         waits_from = self.log.now_us()
         swapped.out.wait()
@@ -234,6 +244,8 @@ class Swapper:
             self._done(swapped, "release")
 
     def _issue_back(self, swapped: Swapped, op: int, *, ahead: bool) -> None:
+        import mindspore as ms
+
         if swapped.out is None:
             return  # never left: the load finds the tensor itself
         if not swapped.release_due:
@@ -243,7 +255,7 @@ class Swapper:
         if not out.done.is_set():
             out.wait()
         self._drop(swapped)
-        block = device_block(swapped.size)
+        block = device_block(*(swapped.form or ((swapped.size,), ms.uint8)))
         record.issued_us, record.issued_before_op, record.ahead = self.log.now_us(), op, ahead
         self._done(swapped, "copy_in")
 
@@ -324,6 +336,12 @@ class Swapper:
             action.outcome, action.at_us = "done", self.log.now_us()
 
 
-def _typed(block: Any, dtype: Any) -> Any:
-    """The flat block of bytes as a flat tensor of another type, on the same memory."""
-    return block if block.dtype == dtype else block.view(dtype)
+def _form(tensor: Any, size: int) -> Form | None:
+    whole = int(tensor.nbytes) == size and int(tensor.storage_offset()) == 0 and tensor.is_contiguous()
+    return (tuple(tensor.shape), tensor.dtype) if whole else None
+
+
+def _flat(block: Any, dtype: Any) -> Any:
+    """The block as a flat tensor of another type, on the same memory."""
+    flat = block.view((-1,))
+    return flat if flat.dtype == dtype else flat.view(dtype)

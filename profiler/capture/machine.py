@@ -34,14 +34,16 @@ def measured_links() -> Links:
 
 
 def _copy_seconds(size: int) -> tuple[float, float]:
-    block = device_block(size)
+    import mindspore as ms
+
+    block = device_block((size,), ms.uint8)
     filled = copy_out(block, size)
 
     def out() -> None:
         copy_out(block, size)
 
     def back() -> None:
-        copy_in(filled, device_block(size))
+        copy_in(filled, device_block((size,), ms.uint8))
 
     return _median_seconds(out), _median_seconds(back)
 
