@@ -16,10 +16,11 @@ from __future__ import annotations
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hyperopt.profile import Adapter, Bytes, Device, Measured, Profile, Run, check
+from hyperopt.profile import Adapter, Bytes, Device, Kind, Measured, Profile, Run, check
 from profiler.apply.copies import address_of
 from profiler.capture.document import notes_of, operators_of, storages_of
 from profiler.capture.graph import anatomy_of
@@ -27,7 +28,7 @@ from profiler.capture.lifetimes import hold_dead_blocks
 from profiler.capture.machine import host_bytes, measured_links
 from profiler.capture.observation import Observation, observe, tensors_in
 from profiler.capture.program import Known, Program, assemble
-from profiler.capture.recording import StepRecord, record_steps
+from profiler.capture.recording import record_steps
 from profiler.capture.timing import CaptureError, Times, same_kernels
 
 ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")
@@ -71,13 +72,14 @@ def capture_pynative(
     same_kernels([*recorded, observed])
 
     program = assemble(observation[0], observed.kernels, _known(step, args, net))
-    base = _base_bytes(program, recorded)
+    used_before = int(statistics.median(record.used_before for record in recorded))
+    outside = _outside_pool(program, used_before)
+    base = _base_bytes(program, used_before, outside)
     hold_dead_blocks(program, recorded, base)
     times = Times.of(recorded, statistics.median(plain) * 1e6)
     operators, places = operators_of(program, times, anatomy_of(net))
     storages = storages_of(program, operators, places, steps)
     peak = max(record.peak_bytes for record in recorded)
-    outside = _outside_pool(program)
     profile = Profile(
         run=Run(
             name=name,
@@ -89,7 +91,7 @@ def capture_pynative(
         ),
         device=Device(
             name="CPU (MindSpore memory pool)",
-            hbm_bytes=hbm_bytes or peak + sum(program.blocks[id].bytes for id in outside),
+            hbm_bytes=hbm_bytes or peak + sum(block.bytes for block in program.blocks if block.origin in outside),
             base_bytes=base,
             host_bytes=host_bytes(),
             links=measured_links(),
@@ -100,7 +102,7 @@ def capture_pynative(
             step_us=times.step_us,
             step_us_spread=(max(plain) - min(plain)) * 1e6,
             peak_bytes=peak,
-            excludes=tuple(sorted({storages[id].kind for id in outside})),
+            excludes=outside,
         ),
         adapter=ADAPTER,
     )
@@ -130,17 +132,28 @@ def _seconds(run: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _outside_pool(program: Program) -> set[int]:
-    """Storages that the pool's record does not count: `Tensor(array)` keeps numpy's memory, so parameters
+def _outside_pool(program: Program, used_before: int) -> tuple[Kind, ...]:
+    """Kinds of storages that the pool's record does not count: `Tensor(array)` keeps numpy's memory, so parameters
     that were never assigned to stay where numpy put them. The pool's blocks are those between the lowest and
-    the highest address that an operator of the step got from it."""
+    the highest address that an operator of the step got from it; small blocks of numpy's may lie there too, which
+    shows where more is there than the pool has in use when a step begins (``used_before``)."""
     made = [block.address for block in program.blocks if block.origin == "made"]
-    low, high = min(made), max(made)
-    return {block.id for block in program.blocks if block.origin != "made" and not low <= block.address <= high}
+    low, high = min(made, default=0), max(made, default=0)
+    resident: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
+    for block in program.blocks:
+        if block.origin != "made":
+            resident[block.origin] += block.bytes
+            outside[block.origin] += 0 if low <= block.address <= high else block.bytes
+    found = {kind for kind in resident if 2 * outside[kind] > resident[kind]}
+    suspects: tuple[Kind, ...] = ("optimizer_state", "parameter", "input", "other")
+    for kind in suspects:
+        if sum(size for k, size in resident.items() if k not in found) > used_before:
+            found.add(kind)
+    return tuple(kind for kind in suspects if kind in found and resident[kind])
 
 
-def _base_bytes(program: Program, records: list[StepRecord]) -> int:
+def _base_bytes(program: Program, used_before: int, outside: tuple[Kind, ...]) -> int:
     """Pool bytes at a step's start that no storage of the program describes."""
-    outside = _outside_pool(program)
-    described = sum(block.bytes for block in program.blocks if block.origin != "made" and block.id not in outside)
-    return max(int(statistics.median(record.used_before for record in records)) - described, 0)
+    described = sum(b.bytes for b in program.blocks if b.origin != "made" and b.origin not in outside)
+    return max(used_before - described, 0)
