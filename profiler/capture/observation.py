@@ -178,8 +178,8 @@ class _Observer:
             code = frame.f_code
             if code.co_name in BACKWARD_ENTRIES and str(frame.f_globals.get("__name__")).startswith("mindspore"):
                 return None, "backward"
-            if cell is None and code.co_name == "construct":
-                cell = self.cells.get(id(frame.f_locals.get("self")))
+            if cell is None and code.co_name == "construct" and code.co_argcount:
+                cell = self.cells.get(id(frame.f_locals.get(code.co_varnames[0])))  # `self`, whatever it is called
             frame = frame.f_back
         return cell, "outside" if cell is None else "forward"
 
