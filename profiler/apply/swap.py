@@ -23,7 +23,6 @@ from profiler.apply.schedule import Move, Schedule, after, before
 from profiler.capture.observation import detached
 from profiler.capture.program import POOL_UNIT
 
-
 Form = tuple[tuple[int, ...], Any]
 
 

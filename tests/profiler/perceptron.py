@@ -15,12 +15,12 @@ Built = tuple[Any, Callable[..., Any], Iterator[tuple[Any, ...]]]
 
 
 class Perceptron(nn.Cell):  # type: ignore[misc, unused-ignore]
-    def __init__(this) -> None:  # noqa: N805 - nobody has to call it self
+    def __init__(this) -> None:
         super().__init__()
         this.layers = nn.CellList([nn.Dense(256, 256) for _ in range(8)])
         this.out = nn.Dense(256, 10)
 
-    def construct(this, x: ms.Tensor, targets: ms.Tensor) -> ms.Tensor:  # noqa: N805
+    def construct(this, x: ms.Tensor, targets: ms.Tensor) -> ms.Tensor:
         for layer in this.layers:
             x = ops.relu(layer(x))
         return ops.cross_entropy(this.out(x), targets)
