@@ -7,6 +7,7 @@ on standard error says what is wrong and what to do; `--json` puts a machine's a
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -22,11 +23,25 @@ UsageError = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     name="hyperopt",
-    help="Profiling-guided memory plans for large models: capture, plan, apply, check.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"{names.OURS} {names.our_version()}")
+        raise typer.Exit()
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and leave.")
+    ] = False,
+) -> None:
+    """Profiling-guided memory plans for large models: capture, plan, apply, check."""
+
+
 for room in (training, files, gate, report, remote, service):
     room.register(app)
 
@@ -39,6 +54,11 @@ def main() -> None:
         code = app(standalone_mode=False)
     except typer.Abort:
         _fail("interrupted", 130)
+    except ModuleNotFoundError as error:
+        extra = names.EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _fail(f"{error.name} is not installed here: {names.remedy(extra)}", BAD_INPUT)
     except (DocumentError, OSError) as error:
         _fail(str(error), BAD_INPUT)
     except Exception as error:

@@ -19,10 +19,14 @@ from hyperopt.profile import Profile
 INFEASIBLE = 3
 VIOLATIONS = 1
 BAD_INPUT = 64
+MEMORY_TOO = "capture with memory profiling on"
 
 ProfilePath = Annotated[Path, typer.Argument(metavar="PROFILE", help="hyperopt.profile/1, plain, .gz or .zst")]
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="hyperopt.plan/1, plain, .gz or .zst")]
-HbmBytes = Annotated[int, typer.Option("--hbm-bytes", min=0, help="budget of fast memory, in bytes")]
+# What documents may say (hyperopt.profile.Bytes): a plan with more could not be read again.
+MOST_BYTES = 2**53
+MOST_SEED = 2**31 - 1
+HbmBytes = Annotated[int, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="budget of fast memory, in bytes")]
 TierBytes = Annotated[
     list[str] | None, typer.Option("--tier-bytes", metavar="NAME=N", help="budget of a tier; may be repeated")
 ]
@@ -46,13 +50,14 @@ def plan(
     work_limit: Annotated[
         int | None, typer.Option(min=1, help="replays and search steps; makes the plan reproducible")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the search")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
     """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON."""
     from solver import NotPlannable, Request, solve
 
+    check_output(output)
     document = read_profile(profile)
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
     if time_limit is None and work_limit is None:
@@ -61,7 +66,7 @@ def plan(
     try:
         answer = solve(document, request)
     except NotPlannable as refused:
-        raise DocumentError("$.storages", str(refused), "capture with memory profiling on") from refused
+        raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
     if not isinstance(answer, Plan):
         print(msgspec.json.encode(answer).decode())
         reachable = "unknown" if answer.reachable_bytes is None else f"{answer.reachable_bytes}"
@@ -78,7 +83,7 @@ def plan(
 def replay(
     profile: ProfilePath,
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN]", help="none: nothing planned")] = None,
-    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, help="instead of the plan's budget")] = None,
+    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="instead of the plan's budget")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Step time and peak of a profile under a plan (simulated). Exit 3: out of memory; 64: the plan is illegal."""
@@ -89,18 +94,15 @@ def replay(
         timeline = run(document, order, hbm_bytes)
     except OutOfMemory as short:
         oom = {"op": short.op, "short_bytes": short.short_bytes, "tier": short.tier}
-        answer = {
-            "step_us": None,
-            "peak_bytes": None,
-            "stall_us": None,
-            "tier_peak_bytes": None,
-            "feasible": False,
-        }
-        _answer({**answer, "oom": oom}, str(short), as_json)
-        return INFEASIBLE
+        return _not_run({"oom": oom}, str(short), as_json, INFEASIBLE)
     except IllegalPlan as illegal:
-        _answer({"feasible": False, "violations": [_violation(illegal.violation)]}, str(illegal), as_json)
-        return BAD_INPUT
+        from hyperopt.validate import validate as judge
+
+        found = judge(document, order or plans.EMPTY, hbm_bytes) or [illegal.violation]
+        line = f"the plan cannot run: {illegal}"
+        if len(found) > 1:
+            line += f", and {len(found) - 1} more (hyperopt validate lists all)"
+        return _not_run({"violations": [_violation(v) for v in found]}, line, as_json, BAD_INPUT)
     figures = {
         "step_us": timeline.step_us,
         "peak_bytes": timeline.peak_bytes,
@@ -120,7 +122,7 @@ def replay(
 def validate(
     profile: ProfilePath,
     plan: PlanPath,
-    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, help="instead of the plan's budget")] = None,
+    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="instead of the plan's budget")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Name every violation of a plan. Exit 1 if there is any."""
@@ -151,9 +153,12 @@ def baseline(
     from solver.residency.baselines import BASELINES
     from solver.residency.rival import rival_plan
 
+    check_output(output)
     document = read_profile(profile)
     if name not in BASELINES:
         raise typer.BadParameter(f"no baseline {name!r}; there are {', '.join(BASELINES)}", param_hint="NAME")
+    if document.timing_only:
+        raise DocumentError("$.storages", "the profile has times but no storages: it cannot be planned", MEMORY_TOO)
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
     try:
         answer = rival_plan(document, name, budget)
@@ -167,6 +172,16 @@ def baseline(
 
 
 # -- reading and answering ---------------------------------------------------------------------------------
+
+
+def check_output(path: Path | None) -> None:
+    """Before the work whose result goes there: that it can be written."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent}: make it first", param_hint="-o")
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder: name a file in it", param_hint="-o")
 
 
 def read_profile(path: Path) -> Profile:
@@ -189,8 +204,8 @@ def tier_budgets(profile: Profile, given: list[str] | None) -> dict[str, int]:
     budgets = {}
     for text in given or ():
         name, _, size = text.partition("=")
-        if not size.isdecimal():
-            raise typer.BadParameter(f"{text!r} is not NAME=BYTES", param_hint="--tier-bytes")
+        if not size.isdecimal() or int(size) > MOST_BYTES:
+            raise typer.BadParameter(f"{text!r} is not NAME=BYTES, with at most 2^53 bytes", param_hint="--tier-bytes")
         if name not in profile.device.tiers:
             known = ", ".join(profile.device.tiers)
             raise typer.BadParameter(f"the profile has no tier {name!r}; it has {known}", param_hint="--tier-bytes")
@@ -228,6 +243,15 @@ def emit_plan(answer: Plan, output: Path | None, as_json: bool) -> None:
 
 def _answer(figures: dict[str, Any], line: str, as_json: bool) -> None:
     print(msgspec.json.encode(figures).decode() if as_json else line)
+
+
+def _not_run(why: dict[str, Any], line: str, as_json: bool, code: int) -> int:
+    """The answer of `replay` where there are no figures: every key of the others is there all the same."""
+    if as_json:
+        figures = dict.fromkeys(("step_us", "peak_bytes", "stall_us", "tier_peak_bytes"))
+        print(msgspec.json.encode({**figures, "feasible": False, **why}).decode())
+    say(line)
+    return code
 
 
 def _violation(v: Violation) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from hyperopt.cli.files import AsJson, PlanPath, ProfilePath, read_plan, read_profile
+from hyperopt.cli.files import AsJson, PlanPath, ProfilePath, check_output, read_plan, read_profile
 from hyperopt.documents import DocumentError
 from hyperopt.legality import IllegalPlan, OutOfMemory
 from hyperopt.report import Case, Measurement, page
@@ -30,6 +30,7 @@ def report(
     as_json: AsJson = False,
 ) -> int:
     """Write a report on a plan: figures, HBM over the step, actions. Exit 64 if the plan cannot run."""
+    check_output(output)
     document, order = read_profile(profile), read_plan(plan)
     first, _ = _run(before)
     second, execution = _run(after)

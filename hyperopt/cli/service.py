@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hyperopt import names
 from hyperopt.cli.files import BAD_INPUT, AsJson, say
 from hyperopt.settings import SettingError, Settings, from_environment
 
@@ -175,7 +176,7 @@ def _clear_errors() -> Iterator[None]:
 
         yield
     except ImportError as error:
-        say(f"the service is not installed here ({error.name} is missing): pip install 'hyperopt-supernode[server]'")
+        say(f"the service is not installed here ({error.name} is missing): {names.remedy('server')}")
         raise typer.Exit(BAD_INPUT) from error
     except (SettingError, SchemaError, CannotConnect) as error:
         say(str(error))

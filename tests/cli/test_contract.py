@@ -75,6 +75,7 @@ def test_replay_without_a_plan_has_no_limit_unless_one_is_given(cli: Cli, profil
     assert cli.answer["peak_bytes"] == 768 * MIB and cli.answer["feasible"] is True
     assert cli("replay", profile, "--hbm-bytes", str(700 * MIB), "--json") == 3
     assert cli.answer["feasible"] is False
+    assert_no_figures(cli)
     assert cli.answer["oom"]["op"] == 4 and cli.answer["oom"]["short_bytes"] == 68 * MIB
 
 
@@ -91,6 +92,25 @@ def test_validate_names_violations(cli: Cli, profile: str, tmp_path: Path) -> No
     assert cli("validate", profile, str(tmp_path / "bad.json"), "--json") == 1
     assert [violation["code"] for violation in cli.answer] == ["read-of-dropped"]
     assert cli("replay", profile, str(tmp_path / "bad.json"), "--json") == 64
+    assert cli.answer["violations"][0]["code"] == "read-of-dropped"
+    assert_no_figures(cli)
+
+
+def assert_no_figures(cli: Cli) -> None:
+    """What replay answers where nothing ran: all keys, no figures, and one line for people."""
+    keys = ("step_us", "peak_bytes", "stall_us", "tier_peak_bytes")
+    assert [cli.answer[key] for key in keys] == [None] * 4 and cli.answer["feasible"] is False
+    assert cli.err.startswith("hyperopt: ") and len(cli.err.splitlines()) == 1
+
+
+def test_replay_lists_every_violation(cli: Cli, profile: str, tmp_path: Path) -> None:
+    releases = tuple(Action(op=op, when="after", kind="release", storage=id) for op, id in ((2, 1), (3, 0)))
+    write(Plan(residency=Residency(actions=releases)), tmp_path / "bad.json")
+    assert cli("replay", profile, str(tmp_path / "bad.json"), "--json") == 64
+    assert [violation["storage"] for violation in cli.answer["violations"]] == [1, 0]
+    assert_no_figures(cli)
+    assert cli("replay", profile, str(tmp_path / "bad.json")) == 64
+    assert cli.out == "" and "1 more" in cli.err
 
 
 @pytest.mark.parametrize("name", ["longest-gap", "offload-all", "recompute-all"])
@@ -138,6 +158,13 @@ def test_check_has_an_exit_code_for_each_verdict(cli: Cli, profile: str, tmp_pat
         ("plan", "PROFILE", "--hbm-bytes", "-1"),
         ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "moon=3"),
         ("plan", "PROFILE", "--hbm-bytes", "9", "--objective", "beauty"),
+        ("plan", "PROFILE", "--hbm-bytes", "9007199254740993"),
+        ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "host=9007199254740993"),
+        ("plan", "PROFILE", "--hbm-bytes", "900000000", "-o", "nowhere/plan.json"),
+        ("plan", "PROFILE", "--hbm-bytes", "9", "--seed", "-1"),
+        ("plan", "PROFILE", "--hbm-bytes", "9", "--seed", "2147483648"),
+        ("baseline", "keep-all", "PROFILE", "--hbm-bytes", "9007199254740993"),
+        ("baseline", "keep-all", "PROFILE", "--hbm-bytes", "900000000", "-o", "/tmp"),
         ("replay", "nowhere.json"),
         ("replay", "PROFILE", "PROFILE"),
         ("validate", "PROFILE", "PROFILE"),
@@ -193,6 +220,32 @@ def test_times_without_storages_are_not_planned(cli: Cli, tmp_path: Path) -> Non
     write(Profile(operators=bare, storages=()), tmp_path / "timing.json")
     assert cli("replay", str(tmp_path / "timing.json"), "--json") == 0
     assert cli("plan", str(tmp_path / "timing.json"), "--hbm-bytes", "9") == 64
+    assert cli("baseline", "keep-all", str(tmp_path / "timing.json"), "--hbm-bytes", "9") == 64
+    assert cli.err.startswith("hyperopt: $.storages")
+
+
+@pytest.mark.parametrize("package", ["ortools", "mindspore", "sqlalchemy", "fastapi"])
+def test_a_missing_extra_is_one_line_with_the_remedy(profile: str, package: str) -> None:
+    arguments = {
+        "ortools": ["plan", profile, "--hbm-bytes", "700000000"],
+        "mindspore": ["capture", "-o", "/dev/null"],
+        "sqlalchemy": ["db", "current", "--data-dir", "/tmp"],
+        "fastapi": ["serve", "--data-dir", "/tmp"],
+    }[package]
+    code = (
+        "import sys; sys.modules.update({sys.argv[1]: None}); del sys.argv[1]; "
+        "from hyperopt.cli import main; main()"
+    )
+    told = subprocess.run([sys.executable, "-c", code, package, *arguments], capture_output=True, text=True)
+    assert told.returncode == 64, told.stderr
+    (line,) = told.stderr.splitlines()
+    extra = "mindspore" if package == "mindspore" else "server"
+    assert line.startswith("hyperopt: ") and "pip install" in line and f"[{extra}]'" in line
+
+
+def test_the_version_is_told(cli: Cli) -> None:
+    assert cli("--version") == 0
+    assert cli.out.startswith("hyperopt-supernode 0.")
 
 
 def test_the_budget_of_the_plan_holds_unless_another_is_given(cli: Cli, profile: str, tmp_path: Path) -> None:
