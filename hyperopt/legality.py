@@ -1,4 +1,4 @@
-"""The names of everything that can be wrong with a plan (DESIGN section 4, rules 2 to 8).
+"""The names of everything that can be wrong with a plan (docs/reference/execution-model.md, rules 2 to 8).
 
 `script` (for replay) and `validate` judge by code of their own and share only these names.
 """
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Why a plan is refused. The numbers in brackets are the rules of DESIGN section 4."""
+    """Why a plan is refused. The numbers in brackets are the rules of docs/reference/execution-model.md."""
 
     UNKNOWN_OPERATOR = "unknown-operator"  # (3) the profile has no such operator
     UNKNOWN_STORAGE = "unknown-storage"  # (3) the profile has no such storage

@@ -1,6 +1,6 @@
 """The plan document `hyperopt.plan/1`: what leaves HBM, when it returns, what is recomputed.
 
-Classes mirror the document field by field (DESIGN section 3; docs/reference/documents.md). `check` compares a
+Classes mirror the document field by field (docs/reference/documents.md). `check` compares a
 plan with nothing but itself; whether it is legal for a profile is the business of `validate` and `replay`.
 """
 

@@ -1,6 +1,6 @@
 """The profile document `hyperopt.profile/1`: what one rank did in one step.
 
-Classes mirror the document field by field (DESIGN section 3; docs/reference/documents.md). Sizes are integer
+Classes mirror the document field by field (docs/reference/documents.md). Sizes are integer
 bytes, times are microseconds; `ns` turns a time into the integer nanoseconds that everything inside uses.
 Frozen data, no input or output beyond bytes.
 """
@@ -32,14 +32,14 @@ Kind = Literal["parameter", "gradient", "optimizer_state", "activation", "kv_cac
 Certainty = Literal["measured", "inferred", "unknown"]
 
 COMPUTE = "compute"
-"""The stream at whose operators actions and recomputes may stand (DESIGN section 4, rule 3)."""
+"""The stream at whose operators actions and recomputes may stand (docs/reference/execution-model.md, rule 3)."""
 
 IDLE = "idle"
 """Type of the operators that stand for measured idle time which no other operator explains."""
 
 
 def ns(microseconds: float) -> int:
-    """Integer nanoseconds of a time in microseconds (DESIGN section 4)."""
+    """Integer nanoseconds of a time in microseconds (docs/reference/execution-model.md)."""
     return round(microseconds * 1000)
 
 

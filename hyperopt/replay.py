@@ -1,4 +1,4 @@
-"""The execution model (DESIGN section 4): the one definition of step time and peak.
+"""The execution model (docs/reference/execution-model.md): the one definition of step time and peak.
 
 `replay(profile, plan)` is what solver, gate, reports and tests judge by. It has two passes: `script` settles in
 listed order what happens and whether it is legal and fits; here every instruction gets its time. All times are

@@ -48,7 +48,7 @@ class _Use:
 
 
 def validate(profile: Profile, plan: Plan, hbm_bytes: int | None = None) -> list[Violation]:
-    """Every violation of DESIGN section 4 by a plan, in listed order; empty for a plan that can run.
+    """Every violation of docs/reference/execution-model.md by a plan, in listed order; empty for a plan that can run.
 
     Memory is judged only where there is no other violation (rule 10). The HBM budget is `hbm_bytes` if given,
     else the plan's, else none.

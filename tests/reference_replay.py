@@ -1,4 +1,4 @@
-"""The execution model of DESIGN section 4 once more: slow, plain, and written from that text alone.
+"""The execution model of docs/reference/execution-model.md once more: slow, plain, and written from that text alone.
 
 `hyperopt.replay` finds each time in one pass over the listed order; here everything that takes place in a
 step (an operator's execution, a copy, a release) is a process, and a clock moves from one end to the next. At

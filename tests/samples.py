@@ -1,4 +1,4 @@
-"""Small profiles for tests: DESIGN's worked example, random legal ones, and a large one."""
+"""Small profiles for tests: the worked example, random legal ones, and a large one."""
 
 from __future__ import annotations
 

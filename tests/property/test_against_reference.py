@@ -1,4 +1,4 @@
-"""Replay and validate against a second reading of DESIGN section 4 (`tests/reference_replay.py`)."""
+"""Replay and validate against a second reading of the execution model (`tests/reference_replay.py`)."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def example() -> Profile:
-    """DESIGN's worked example: ten operators of 10 ms, 768 MiB at the peak, 640 MiB without a loss of time."""
+    """The worked example: ten operators of 10 ms, 768 MiB at the peak, 640 MiB without a loss of time."""
     spans = {0: (512 * MIB, 0, 9), 1: (128 * MIB, 2, 7), 2: (128 * MIB, 4, 5)}
     operators = tuple(
         Operator(
