@@ -27,6 +27,9 @@ PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="hyperopt.plan/1,
 MOST_BYTES = 2**53
 MOST_SEED = 2**31 - 1
 HbmBytes = Annotated[int, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="budget of fast memory, in bytes")]
+OtherBudget = Annotated[
+    int | None, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="instead of the plan's budget")
+]
 TierBytes = Annotated[
     list[str] | None, typer.Option("--tier-bytes", metavar="NAME=N", help="budget of a tier; may be repeated")
 ]
@@ -83,7 +86,7 @@ def plan(
 def replay(
     profile: ProfilePath,
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN]", help="none: nothing planned")] = None,
-    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="instead of the plan's budget")] = None,
+    hbm_bytes: OtherBudget = None,
     as_json: AsJson = False,
 ) -> int:
     """Step time and peak of a profile under a plan (simulated). Exit 3: out of memory; 64: the plan is illegal."""
@@ -122,7 +125,7 @@ def replay(
 def validate(
     profile: ProfilePath,
     plan: PlanPath,
-    hbm_bytes: Annotated[int | None, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="instead of the plan's budget")] = None,
+    hbm_bytes: OtherBudget = None,
     as_json: AsJson = False,
 ) -> int:
     """Name every violation of a plan. Exit 1 if there is any."""

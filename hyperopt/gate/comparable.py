@@ -34,11 +34,11 @@ def changes(baseline: Profile, candidate: Profile) -> list[str]:
         return ["baseline and candidate are the same profile"]
     if baseline.structure_digest == candidate.structure_digest:
         return ["same program: only times and settings can differ"]
-    old, new = ([o for o in p.operators if o.type != IDLE] for p in (baseline, candidate))
-    told = f"{len(old)} and {len(new)} operators"
+    old, late = ([o for o in p.operators if o.type != IDLE] for p in (baseline, candidate))
+    told = f"{len(old)} and {len(late)} operators"
     told += f", {len(baseline.storages)} and {len(candidate.storages)} storages"
-    if [_launch(o) for o in old] == [_launch(o) for o in new]:
-        reads = sum(before.reads != after.reads for before, after in zip(old, new, strict=True))
+    if [_launch(o) for o in old] == [_launch(o) for o in late]:
+        reads = sum(one.reads != other.reads for one, other in zip(old, late, strict=True))
         if reads:
             return [f"same operators in the same order; {reads} of them read other storages ({told})"]
     before, after = _types(baseline), _types(candidate)

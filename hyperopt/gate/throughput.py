@@ -1,9 +1,10 @@
 """Step times of one run each: judged only as far as the spread that was measured allows.
 
 With d the difference of the two step times and s the sum of the spreads within either run, the difference between
-these two runs lies within d - s and d + s. Two jobs on one machine differ by more than their steps do (1012 and 1231 ms were
-measured of the same code, and 1969 and 3544 ms on a machine that others used), and one run each cannot show by how much. So a regression is only what exceeds the
-tolerance by an allowance for that as well: as much as the tolerance again, and at least 25 % of the baseline::
+these two runs lies within d - s and d + s. Two jobs on one machine differ by more than their steps do (1012 and
+1231 ms were measured of the same code, and 1969 and 3544 ms on a machine that others used), and one run each cannot
+show by how much. So a regression is only what exceeds the tolerance by an allowance for that as well: as much as the
+tolerance again, and at least 25 % of the baseline::
 
     ────────┼──────────────┼───────────────▶ slower by
         tolerance      + allowance
