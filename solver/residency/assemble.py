@@ -14,8 +14,8 @@ ORDER: dict[ActionKind, int] = {"copy_in": 0, "copy_out": 1, "release": 2, "rele
 def assemble(problem: Problem, decisions: Decisions) -> Residency:
     """The plan's residency for chosen moves and reruns.
 
-    At one operator copies are queued in the order of `moves`. A copy in a tier serves all gaps of a storage up
-    to its next write, and is given up after the last of them.
+    At one operator copies are queued in the order of `moves`. A copy in a roomy tier serves all gaps of a storage up
+    to its next write, and is given up after the last of them; in a tight one it is given up after each.
     """
     moves, reruns = decisions.moves, decisions.reruns
     ids = [storage.id for storage in problem.profile.storages]
@@ -48,39 +48,43 @@ def _journey(problem: Problem, s: int, moves: list[Move]) -> list[tuple[ActionKi
     """Actions of one storage's moves in a step, with copies out only where no valid copy exists."""
     writers, n = problem.program.writers[s], problem.n
     wrap = next((m for m in moves if m.gap.wraps), None)
-    middle = sorted((m for m in moves if not m.gap.wraps), key=lambda m: m.gap.after)
+    away = sorted((m for m in moves if not m.gap.wraps), key=lambda m: m.gap.after)
+    if wrap is not None and wrap.leave < n:
+        away.append(wrap)
     steps: list[tuple[ActionKind, int, Move]] = []
-    copied_at = -1 if wrap else None  # the copy in a tier was made after this operator
-    away: list[Move] = [*middle]
+    copied_at: int | None = None  # the copy in a tier was made after this operator
+
+    def come_back(move: Move, following: Move | None) -> None:
+        """Copies in, and gives the copy outside up at the consumer unless the next move is to use it."""
+        nonlocal copied_at
+        steps.append(("copy_in", move.back, move))
+        arrival = problem.next_compute(min(move.gap.before, n - 1))
+        if following is not None and _kept(problem, move, following, writers, copied_at):
+            return
+        written = _overwritten(writers, move.gap.before, arrival)
+        in_time = arrival < n and (following is None or arrival < following.out)
+        if not written and in_time and not _dies(problem, s, arrival):
+            steps.append(("release_host", arrival, move))
+            copied_at = None
+
     if wrap is not None:
+        copied_at = -1
         if wrap.back < n:
-            steps.append(("copy_in", wrap.back, wrap))
-        if wrap.leave < n:
-            away.append(wrap)
-    arrival = problem.next_compute(wrap.gap.before) if wrap and wrap.back < n else None
+            come_back(wrap, away[0] if away else None)
     for i, move in enumerate(away):
-        last = move is wrap
         if not _valid(writers, copied_at, move.leave):
             copied_at = move.out
             steps.append(("copy_out", move.out, move))
         steps.append(("release", move.leave, move))
-        if last:
-            continue
-        steps.append(("copy_in", move.back, move))
-        arrival = problem.next_compute(min(move.gap.before, n - 1))
-        following = away[i + 1] if i + 1 < len(away) else None
-        keep = following is not None and _valid(writers, copied_at, following.leave)
-        written = _overwritten(writers, move.gap.before, arrival)
-        if not keep and not written and arrival < n and not _dies(problem, s, arrival):
-            steps.append(("release_host", arrival, move))
-            copied_at = None
-    first = away[0] if away else None
-    if wrap is not None and arrival is not None and first is not None:
-        keep = _valid(writers, -1, first.leave)
-        written = _overwritten(writers, wrap.gap.before, arrival)
-        if not keep and not written and arrival < first.out:
-            steps.append(("release_host", arrival, wrap))
+        if move is not wrap:
+            come_back(move, away[i + 1] if i + 1 < len(away) else None)
     return steps
+
+
+def _kept(problem: Problem, move: Move, following: Move, writers: list[int], copied_at: int | None) -> bool:
+    """Whether the copy that a move leaves in its tier stays there for the following move."""
+    roomy = move.tier in problem.roomy and move.tier == following.tier
+    return roomy and _valid(writers, copied_at, following.leave)
 
 
 def _valid(writers: list[int], copied_at: int | None, until: int) -> bool:

@@ -126,6 +126,12 @@ class Problem:
     def next_departure(self, op: int) -> int:
         return _at_or_after(self.departures, op, self.n)
 
+    @cached_property
+    def roomy(self) -> set[str]:
+        """Tiers that could hold everything that can leave, all step long."""
+        total = sum(self.program.size[s] for s in {gap.storage for gap in self.gaps})
+        return {tier for tier, size in self.tier_bytes.items() if total <= size}
+
     # -- memory in listed order ----------------------------------------------------------------------------
 
     @cached_property

@@ -153,11 +153,33 @@ class Choice:
                         break
                     if i != j and first < other_end:
                         yield min(i, j), max(i, j)
+        wraps: dict[int, list[int]] = defaultdict(list)
+        for i, move in enumerate(self.moves):
+            if move.gap.wraps:
+                wraps[move.gap.storage].append(i)
         for i, rerun in enumerate(self.reruns, start=len(self.moves)):
             for s in (*rerun.held, *(d for d, _ in rerun.drops)):
                 for leave, before, j in dropped.get(s, ()):
                     if i != j and leave < rerun.before < before:
                         yield min(i, j), max(i, j)
+            for s in rerun.held:
+                for j in wraps.get(s, ()):
+                    if rerun.before > self.moves[j].leave:  # gone for the rest of the step
+                        yield j, i
+        yield from self._tier_changes()
+
+    def _tier_changes(self) -> Iterator[tuple[int, int]]:
+        """Moves around one read, to different tiers: the copy in the first serves the second gap as well."""
+        ending: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for i, move in enumerate(self.moves):
+            ending[move.gap.storage, move.gap.before].append(i)
+        for j, move in enumerate(self.moves):
+            s, access = move.gap.storage, move.gap.after
+            if access in self.problem.program.writers[s]:
+                continue
+            for i in ending.get((s, access), ()):
+                if i != j and self.moves[i].tier != move.tier:
+                    yield min(i, j), max(i, j)
 
 
 def move_cost_ns(problem: Problem, move: Move, price: float) -> int:

@@ -14,7 +14,7 @@ from solver.residency.exact import TooLarge, best_plan
 from solver.residency.incumbent import Incumbent
 from solver.residency.problem import Problem
 
-SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 4
+SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 8
 """Up to these counts the exact search is tried; it gives up by itself past MAX_LABELS."""
 
 MAX_LABELS = 60_000
@@ -29,7 +29,10 @@ def options_of(problem: Problem) -> Decisions:
 
 def is_small(problem: Problem, options: Decisions) -> bool:
     movable = {move.gap.storage for move in options.moves}
-    return problem.n <= SMALL_OPERATORS and len(movable) <= SMALL_MOVABLE and len(options.reruns) <= SMALL_RERUNS
+    again = len(options.reruns)
+    if problem.profile.adapter.recompute == "operator":
+        again = sum(o.recomputable and bool(o.writes) for o in problem.profile.operators)
+    return problem.n <= SMALL_OPERATORS and len(movable) <= SMALL_MOVABLE and again <= SMALL_RERUNS
 
 
 def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> bool:
