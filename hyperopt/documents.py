@@ -82,10 +82,13 @@ def _inflate_zstd(data: bytes, limit: int) -> bytes:
     inflater = zstandard.ZstdDecompressor().decompressobj()
     out = bytearray()
     try:
-        for start in range(0, len(data), 1 << 16):
-            out += inflater.decompress(data[start : start + (1 << 16)])
+        # In small pieces: a kilobyte becomes 32 MB at most, and the limit is looked at after each.
+        for start in range(0, len(data), 1 << 10):
+            out += inflater.decompress(data[start : start + (1 << 10)])
             if len(out) > limit:
                 raise _too_large(limit)
+            if inflater.eof and (inflater.unused_data or start + (1 << 10) < len(data)):
+                raise DocumentError("$", "more than one zstd frame", "compress the document in one piece")
     except zstandard.ZstdError as error:
         raise DocumentError("$", f"damaged zstd stream: {error}", "send the file again") from error
     if not inflater.eof:

@@ -82,6 +82,7 @@ BAD = [
     (gzip.compress(encoded())[:-5], "$", "truncated gzip"),
     (b"\x1f\x8bgarbage", "$", "gzip"),
     (zstandard.ZstdCompressor().compress(encoded())[:-3], "$", "zstd"),
+    (zstandard.ZstdCompressor().compress(encoded()) * 2, "$", "more than one zstd frame"),
 ]
 
 
