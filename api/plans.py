@@ -42,7 +42,7 @@ class PlanAsked(BaseModel):
     objective: Objective = "min_step_time"
     time_limit_s: float | None = Field(60.0, gt=0, description="Seconds of solving; null: as long as the server allows")
     work_limit: int | None = Field(None, ge=1, le=2**53, description="Replays and search nodes")
-    seed: int = Field(0, ge=0, le=2**53)
+    seed: int = Field(0, ge=0, le=2**31 - 1)
 
 
 @router.post(

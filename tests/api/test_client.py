@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import gzip
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,3 +118,21 @@ def test_the_service_works_without_mindspore(tmp_path: Path) -> None:
     code = "import sys, api.app, hyperopt.store.schema; sys.exit('mindspore' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, cwd=tmp_path)
+
+
+def test_a_client_waits_for_a_server_that_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    with Client(url) as client:
+        assert not client.await_server(0)
+
+        def late() -> None:
+            time.sleep(0.5)
+            with socket.create_server(("127.0.0.1", port)) as server:
+                server.accept()[0].close()
+
+        starting = threading.Thread(target=late)
+        starting.start()
+        assert client.await_server(20)
+        starting.join()

@@ -36,6 +36,7 @@ def test_stored_profiles_and_runs_are_compared(cli: Cli, server: str, tmp_path: 
         assert cli("check", "--baseline", baseline, "--candidate", baseline, *at) == 0
         assert cli("check", "--baseline", baseline, "--candidate", candidate, *at) == 1
         assert cli.answer["memory"]["difference_bytes"] == 1
+    assert f"run {after['run']}: rank 0 of 1, {after['id']}, is judged" in cli.err
 
 
 @pytest.mark.parametrize("unknown", ["profile-0000", "999"])
