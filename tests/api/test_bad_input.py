@@ -40,6 +40,8 @@ FAULTS: dict[str, tuple[bytes, str, str]] = {
     "not an object": (b"[]", "$", "expected an object"),
     "truncated gzip": (gzip.compress(GOOD)[:-9], "$", "truncated gzip"),
     "damaged gzip": (gzip.compress(GOOD)[:60] + b"x" * 40 + gzip.compress(GOOD)[100:], "$", "gzip"),
+    "compressed twice": (gzip.compress(gzip.compress(GOOD)), "$", "compressed twice"),
+    "a bomb in a package": (gzip.compress(gzip.compress(b"{}," * 2**20)), "$", "compressed twice"),
     "no format": (changed(lambda t: t.pop("format")), "$.format", "expected hyperopt.profile/1"),
     "wrong major": (
         changed(lambda t: t.update(format="hyperopt.profile/2")),
