@@ -177,6 +177,10 @@ def baseline(
 # -- reading and answering ---------------------------------------------------------------------------------
 
 
+# A summary printed there too would be written over the plan, or after it.
+STANDARD_OUTPUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
+
+
 def check_output(path: Path | None) -> None:
     """Before the work whose result goes there: that it can be written."""
     if path is None:
@@ -226,7 +230,7 @@ def _objective(text: str) -> Any:
 
 def emit_plan(answer: Plan, output: Path | None, as_json: bool) -> None:
     """The plan to a file with a summary on standard output, or the plan itself on standard output."""
-    if output is None:
+    if output is None or output in STANDARD_OUTPUT:
         print(canonical(answer).decode())
         return
     write(answer, output)

@@ -70,6 +70,13 @@ def test_without_output_the_plan_itself_is_the_answer(cli: Cli, profile: str) ->
     assert cli.answer["format"] == "hyperopt.plan/1"
 
 
+def test_standard_output_by_its_name_holds_the_plan_alone(profile: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hyperopt", "plan", profile, "--hbm-bytes", str(640 * MIB), "--time-limit", "20"]
+    with (tmp_path / "out.json").open("wb") as out:
+        subprocess.run([*command, "-o", "/dev/stdout"], stdout=out, check=True)
+    assert json.loads((tmp_path / "out.json").read_bytes())["format"] == "hyperopt.plan/1"
+
+
 def test_replay_without_a_plan_has_no_limit_unless_one_is_given(cli: Cli, profile: str) -> None:
     assert cli("replay", profile, "--json") == 0
     assert cli.answer["peak_bytes"] == 768 * MIB and cli.answer["feasible"] is True
