@@ -100,9 +100,7 @@ def _too_large(limit: int) -> DocumentError:
     return DocumentError("$", f"larger than {limit} bytes when unpacked", "profile fewer steps or one rank a file")
 
 
-def decode(
-    data: bytes, kind: type[T], family: str, major: int, limit: int = MAX_DOCUMENT_BYTES
-) -> tuple[T, list[str]]:
+def decode(data: bytes, kind: type[T], family: str, major: int, limit: int = MAX_DOCUMENT_BYTES) -> tuple[T, list[str]]:
     """A typed document from its bytes, with a warning for every unknown field that was left out.
 
     `family` and `major` are the expected ``format``, for example ``hyperopt.profile`` and 1; a minor

@@ -119,6 +119,8 @@ def test_spreads_of_both_runs_and_a_wider_tolerance_widen_what_two_jobs_may_diff
     assert check(timed(1969.0, 332.0), timed(3544.0, 873.0)).verdict == "inconclusive"
     assert check(timed(1012.0, 60.0), timed(1231.0, 60.0)).verdict == "inconclusive"
     assert check(timed(1012.0, 60.0), timed(2024.0, 120.0)).verdict == "regression"
+    assert check(timed(1000.0, 30.0), timed(1015.0, 30.0)).verdict == "pass"
+    assert check(timed(1000.0, 30.0), timed(1025.0, 30.0)).verdict == "inconclusive"
     assert check(timed(100.0), timed(179.0), Policy(tolerance_percent=40)).verdict == "inconclusive"
     assert check(timed(100.0), timed(181.0), Policy(tolerance_percent=40)).verdict == "regression"
 
