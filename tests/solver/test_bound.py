@@ -28,7 +28,7 @@ def test_no_plan_of_a_small_problem_is_below_the_bounds(recomputable: float) -> 
                 assert hbm_bytes >= least, seed
                 assert step_bound_ns(problem) <= found[1], (seed, hbm_bytes)
                 above += step_bound_ns(problem) > problem.unlimited.step_ns
-    assert recomputable or above > 10
+    assert recomputable or above > 0
 
 
 def test_traffic_that_memory_forces_is_in_the_bound() -> None:
