@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from msgspec import structs
+
 from hyperopt.profile import IDLE, Kind, Operator, Storage
 from profiler.capture.anatomy import Anatomy, Flow, Phase, flow, layers, operator_type, phases, stable_names
 from profiler.read.actors import ActorSet, Kernel, Signature, Source
@@ -117,9 +119,9 @@ def assemble(
     notes = _notes(graph, launched, inferred, names)
     slack = step_us - sum(operator.duration_us for operator in operators)
     if slack < 0:
-        notes.append(
-            f"median durations add up to {-slack:.1f} us more than the median step; no idle time inserted"
-        )
+        share = step_us / (step_us - slack)
+        notes.append(f"kernel times exceed the plain step: scaled by {share:.4f}, no idle time inserted")
+        operators = [structs.replace(o, duration_us=o.duration_us * share) for o in operators]
     return Assembled(tuple(_with_idle(operators, launched, slack)), tuple(storages), tuple(notes))
 
 
@@ -252,17 +254,14 @@ def _recomputable(data: Flow, phase: Mapping[str, Phase], layer: Mapping[str, st
 
 
 def _with_idle(operators: Sequence[Operator], launched: Launches, slack: float) -> list[Operator]:
-    """The operators with idle time between: ``slack`` us in all, shared out by the measured gaps.
-
-    The time before the first and after the last operator counts to the last idle operator.
-    """
+    """The operators with idle time between: ``slack`` us in all, shared out by the measured gaps."""
     if slack <= 0:
         return list(operators)
     gaps = [0.0]
     for before, after in pairwise(launched.order):
         first, second = (launched.runs[kernel.name][launched.typical] for kernel in (before, after))
         gaps.append(max(0.0, (second.start - first.end) / 1000))
-    scale = min(1.0, slack / total) if (total := sum(gaps)) else 0.0
+    scale = slack / total if (total := sum(gaps)) else 0.0
     listed: list[Operator] = []
     given = waiting = 0.0
     for i, operator in enumerate(operators):

@@ -9,11 +9,8 @@ default: what is measured is what is described. docs/why/graph.md says why not t
 from __future__ import annotations
 
 import logging
-import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -22,31 +19,18 @@ from typing import Any
 
 import mindspore as ms
 from mindspore import nn
-from mindspore.profiler import ProfilerActivity
 from msgspec import structs
 
-from hyperopt.profile import Adapter, Device, Measured, Profile, Run, Storage, check
+from hyperopt.profile import Adapter, Device, Measured, Profile, Run, check
 from hyperopt.replay import replay
 from profiler.capture.anatomy import Anatomy
 from profiler.capture.assembly import assemble, launches
 from profiler.capture.machine import host_bytes, measured_links
+from profiler.capture.recording import CaptureError, Session, record_session
+from profiler.peaks import excluded_bytes
 from profiler.read.actors import ActorSet, Signature, read_actor_set, read_signatures
-from profiler.read.cpu_profiler import Execution, MemoryRecord, read_executions, read_memory_record
 
 Step = Callable[..., Any]
-
-
-class CaptureError(RuntimeError):
-    """The step cannot be captured as it is; the message says what to change."""
-
-
-@dataclass(frozen=True)
-class _Trace:
-    """What the profiler saw: executions by operator, memory, and [start, end) of each step in ns."""
-
-    executions: dict[str, list[Execution]]
-    memory: MemoryRecord
-    spans: list[tuple[int, int]]
 
 
 def capture_graph(
@@ -79,9 +63,9 @@ def capture_graph(
         for _ in range(warmup):
             _run(step, args)
         plain = [_span_us(_run(step, args)) for _ in range(steps)]
-        trace = _profiled(step, args, steps, Path(folder) / "profiler")
-    spans = [_span_us(span) for span in trace.spans]
-    step_us = median(spans)
+        trace = record_session(lambda: _run(step, args), steps)
+    step_us = median(plain)
+    recorded = [_span_us(span) for span in trace.spans]
     assembled = assemble(
         graph,
         launches(graph, trace.executions, steps),
@@ -102,7 +86,8 @@ def capture_graph(
             source="capture",
             notes=(
                 *assembled.notes,
-                f"step without the profiler: median {median(plain):.0f} us of {steps}",
+                f"step: median {step_us:.0f} us of {steps}; under the profiler, which gave the kernels' durations: "
+                f"{median(recorded):.0f} us",
                 "parameters and optimizer states are outside the memory record; peak_bytes leaves them out",
             ),
         ),
@@ -117,7 +102,7 @@ def capture_graph(
         storages=assembled.storages,
         measured=Measured(
             step_us=step_us,
-            step_us_spread=max(spans) - min(spans),
+            step_us_spread=max(plain) - min(plain),
             peak_bytes=peak,
             excludes=("parameter", "optimizer_state"),
         ),
@@ -207,62 +192,9 @@ def _span_us(span: tuple[int, int]) -> float:
     return (span[1] - span[0]) / 1000
 
 
-def _profiled(step: Step, args: tuple[Any, ...], steps: int, folder: Path) -> _Trace:
-    """``steps`` runs under the profiler. What MindSpore prints meanwhile goes to standard error."""
-    spans: list[tuple[int, int]] = []
-    with (
-        _stdout_to_stderr(),
-        ms.profiler.profile(
-            activities=[ProfilerActivity.CPU],
-            profile_memory=True,
-            schedule=ms.profiler.schedule(wait=0, warmup=0, active=steps, repeat=1, skip_first=0),
-            # The files that are read here are written either way; analysing them takes a second more.
-            on_trace_ready=ms.profiler.tensorboard_trace_handler(str(folder), analyse_flag=False),
-        ) as profiler,
-    ):
-        for _ in range(steps):
-            spans.append(_run(step, args))
-            profiler.step()
-    return _Trace(
-        read_executions(_only(folder, "cpu_op_execute_timestamp_*.txt")),
-        read_memory_record(_only(folder, "cpu_ms_memory_record_*.txt")),
-        spans,
-    )
-
-
-def _only(folder: Path, pattern: str) -> str:
-    found = sorted(folder.glob(f"*/FRAMEWORK/{pattern}"))
-    if len(found) != 1:
-        raise CaptureError(f"expected one {pattern} from the profiler, found {len(found)}")
-    return found[0].read_text()
-
-
-@contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """The profiler's parser reports progress from a child process: only the descriptor reaches it."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-
-
-def _memory(trace: _Trace) -> tuple[int, int]:
+def _memory(trace: Session) -> tuple[int, int]:
     """Highest bytes in use within the steps, and lowest: what stays between steps."""
     used = [bytes_ for start, end in trace.spans for bytes_ in trace.memory.between(start, end)]
     if not used:
         raise CaptureError("the memory record has no entry within the steps")
     return max(used), min(used)
-
-
-def excluded_bytes(profile: Profile) -> int:
-    """Bytes of the storages that the measured peak leaves out: add them before comparing peaks."""
-    kinds = profile.measured.excludes if profile.measured else ()
-
-    def counts(storage: Storage) -> bool:
-        return storage.kind in kinds and storage.resident_at_start
-
-    return sum(storage.bytes for storage in profile.storages if counts(storage))

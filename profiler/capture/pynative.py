@@ -28,8 +28,8 @@ from profiler.capture.lifetimes import hold_dead_blocks
 from profiler.capture.machine import host_bytes, measured_links
 from profiler.capture.observation import Observation, observe, tensors_in
 from profiler.capture.program import Known, Program, assemble
-from profiler.capture.recording import record_steps
-from profiler.capture.timing import CaptureError, Times, same_kernels
+from profiler.capture.recording import CaptureError, record_steps
+from profiler.capture.timing import Times, same_kernels
 
 ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")
 

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.read.cpu_profiler import MemoryRecord, read_executions, read_memory_record
+from profiler.read.cpu_profiler import Execution, MemoryRecord, read_executions, read_memory_record
 
 
-class RecordingError(RuntimeError):
-    """The profiler wrote no files that a recording can be made of."""
+class CaptureError(RuntimeError):
+    """The step cannot be captured as it is; the message says what was seen and what to change."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,27 @@ class StepRecord:
         return max((self.used_before, *self.memory.used))
 
 
-def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
-    """Calls ``run`` ``steps`` times under the profiler; ``run`` must wait for its results.
+@dataclass(frozen=True)
+class Session:
+    """What the profiler wrote of some steps: executions by kernel, the whole memory record, and [start, end) of
+    each step (ns). ``began``: when the session did."""
 
-    Raises `RecordingError` where the profiler's files are missing.
+    began: int
+    spans: tuple[tuple[int, int], ...]
+    executions: dict[str, list[Execution]]
+    memory: MemoryRecord
+
+
+def record_session(run: Callable[[], Any], steps: int) -> Session:
+    """Calls ``run`` ``steps`` times under the profiler; ``run`` must wait for its results. What MindSpore prints
+    meanwhile goes to standard error.
+
+    Raises `CaptureError` where the profiler's files are missing.
     """
     import mindspore as ms
     from mindspore.profiler import ProfilerActivity
 
-    stamps: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     began = time.time_ns()
     with tempfile.TemporaryDirectory(prefix="hyperopt-record-") as folder, _profiler_output_on_stderr():
         session = ms.profiler.profile(
@@ -82,23 +94,29 @@ def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
             for _ in range(steps):
                 start = time.time_ns()
                 run()
-                stamps.append((start, time.time_ns()))
+                spans.append((start, time.time_ns()))
                 session.step()
-        kernels, memory = _read(Path(folder))
-    return [_step(began, start, end, kernels, memory) for start, end in stamps]
-
-
-def _read(folder: Path) -> tuple[list[Kernel], MemoryRecord]:
-    times = list(folder.glob("*/FRAMEWORK/cpu_op_execute_timestamp_*.txt"))
-    records = list(folder.glob("*/FRAMEWORK/cpu_ms_memory_record_*.txt"))
-    if len(times) != 1 or len(records) != 1:
-        raise RecordingError(
-            f"expected one file of kernel times and one of memory, got {len(times)} and {len(records)}"
+        return Session(
+            began,
+            tuple(spans),
+            read_executions(_only(Path(folder), "cpu_op_execute_timestamp_*.txt")),
+            read_memory_record(_only(Path(folder), "cpu_ms_memory_record_*.txt")),
         )
-    executions = read_executions(times[0].read_text())
-    kernels = [Kernel(run.start, run.end, name) for name, runs in executions.items() for run in runs]
+
+
+def _only(folder: Path, pattern: str) -> str:
+    found = sorted(folder.glob(f"*/FRAMEWORK/{pattern}"))
+    if len(found) != 1:
+        raise CaptureError(f"expected one {pattern} from the profiler, found {len(found)}: did the steps run anything?")
+    return found[0].read_text()
+
+
+def record_steps(run: Callable[[], Any], steps: int) -> list[StepRecord]:
+    """A `record_session`, step by step."""
+    session = record_session(run, steps)
+    kernels = [Kernel(r.start, r.end, name) for name, runs in session.executions.items() for r in runs]
     kernels.sort(key=lambda kernel: kernel.start)
-    return kernels, read_memory_record(records[0].read_text())
+    return [_step(session.began, start, end, kernels, session.memory) for start, end in session.spans]
 
 
 def _step(began: int, start: int, end: int, kernels: list[Kernel], memory: MemoryRecord) -> StepRecord:

@@ -11,11 +11,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from profiler.capture.recording import StepRecord
-
-
-class CaptureError(RuntimeError):
-    """The step cannot be profiled; the message says what was seen and what to do."""
+from profiler.capture.recording import CaptureError, StepRecord
 
 
 def same_kernels(records: list[StepRecord]) -> None:

@@ -74,10 +74,3 @@ def recompute_plan(profile: Profile, layers: Iterable[str], *, move_the_rest: bo
     if move_the_rest:
         actions += moves(profile, movable(profile, inside), needed=needed)
     return plan_of(profile, actions, again)
-
-
-def excluded_bytes(profile: Profile) -> int:
-    """Bytes that the measured peak leaves out."""
-    assert profile.measured is not None
-    kinds = profile.measured.excludes
-    return sum(s.bytes for s in profile.storages if s.resident_at_start and s.kind in kinds)

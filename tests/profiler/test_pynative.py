@@ -17,7 +17,8 @@ from hyperopt.plan import Plan
 from hyperopt.profile import IDLE, Profile, load
 from hyperopt.replay import replay
 from hyperopt.validate import validate
-from tests.profiler.pynative_plans import excluded_bytes, movable, moves, plan_of, recompute_plan
+from profiler.peaks import excluded_bytes
+from tests.profiler.pynative_plans import movable, moves, plan_of, recompute_plan
 
 pytest.importorskip("mindspore")
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,8 @@ from profiler.apply.schedule import as_issued, schedule
 from profiler.capture.lifetimes import hold_dead_blocks, lengthened
 from profiler.capture.observation import Call, Load, Observation, Save, TensorRef
 from profiler.capture.program import Known, assemble
-from profiler.capture.recording import Kernel, StepRecord
-from profiler.capture.timing import CaptureError, Times, same_kernels
+from profiler.capture.recording import CaptureError, Kernel, StepRecord
+from profiler.capture.timing import Times, same_kernels
 from profiler.read.cpu_profiler import MemoryRecord
 from tests.profiler.pynative_plans import plan_of
 
