@@ -83,9 +83,13 @@ def claims(tight: Case, loose: Case, graph: Case) -> tuple[Claim, ...]:
         text += f" ({ahead[0]} of {ahead[1]})"
     found.append(Claim(text, ahead is not None and 2 * ahead[0] >= ahead[1]))
     for case in (tight, loose, graph):
-        summary = (case.execution or {}).get("summary", {"actions": 0, "actions_done": -1})
-        text = f"{case.title}: {summary['actions_done']} of {summary['actions']} planned actions carried out"
-        found.append(Claim(text, summary["actions_done"] == summary["actions"]))
+        log = case.execution or {"steps": 0, "summary": {"actions": 0, "actions_done": 0}}
+        done, planned = log["summary"]["actions_done"], log["summary"]["actions"]
+        assert case.after is not None
+        residency, steps = case.plan.residency, len(case.after.losses)
+        text = f"{case.title}: {done} of {planned} planned actions carried out in {log['steps']} of {steps} steps"
+        due = steps * (len(residency.actions) + len(residency.recompute))
+        found.append(Claim(text, done == planned == due > 0 and log["steps"] == steps))
     apart = len(tight.moved ^ loose.moved)
     found.append(Claim(f"the two budgets move different storages ({apart} of them)", apart > 0))
     assert graph.before is not None and graph.after is not None

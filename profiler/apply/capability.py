@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from hyperopt.plan import HOST, Action, Plan
 from hyperopt.profile import IDLE, Profile
+from hyperopt.validate import validate
 
 MODE = "pynative"
 
@@ -21,6 +22,21 @@ class PlanRefused(ValueError):
     def __init__(self, reasons: list[str]) -> None:
         self.reasons = reasons
         super().__init__("the plan is refused:\n" + "\n".join(f"- {reason}" for reason in reasons))
+
+
+class PlanIgnored(RuntimeError):
+    """MindSpore accepted what the plan asks for and compiled a graph without it."""
+
+
+def violations(profile: Profile, plan: Plan) -> list[str]:
+    """Every rule of legality that the plan breaks, memory within its own budget included, with its code.
+
+    Not judged for a plan of another program: adapters refuse it, and its numbers mean nothing here.
+    """
+    known = plan.program_digest or plan.profile_digest
+    if known != (profile.program_digest if plan.program_digest else profile.digest):
+        return []
+    return [f"{found.code}: {found.message}" for found in validate(profile, plan)]
 
 
 def refusals(profile: Profile, plan: Plan, cells: set[str]) -> list[str]:

@@ -8,10 +8,10 @@ did what was asked.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,20 +20,16 @@ import mindspore as ms
 
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
-from profiler.apply.capability import PlanRefused
+from profiler.apply.capability import PlanIgnored, PlanRefused, violations
 from profiler.apply.log import ActionRecord, ExecutionLog
 from profiler.apply.structure import differences, structure_of_graph, structure_of_profile
-from profiler.capture.anatomy import flow, phases
+from profiler.capture.anatomy import flow, operator_type, phases
 from profiler.capture.anatomy import layers as layers_of
 from profiler.capture.assembly import memory_roots
 from profiler.capture.graph import anatomy_of, compile_and_read
-from profiler.read.actors import ActorSet
+from profiler.read.actors import ActorSet, Source
 
 ADAPTER = "mindspore-graph"
-
-
-class PlanIgnored(RuntimeError):
-    """MindSpore accepted what the plan asks for and compiled a graph without it."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +46,16 @@ def apply_graph(net: Any, profile: Profile, plan: Plan, step: Any, args: tuple[A
     """Inside the context ``step(*args)`` follows ``plan``, which was made for ``profile``.
 
     ``step`` is a Cell around ``net``. It is compiled twice, not run: no parameter changes, and its next call
-    uses the second compilation. The log has each release and recompute of the plan once: the compiled graph
-    carries it out in every step, at times of its own. On exit the network is as before, and the step is
-    compiled afresh at its next call.
+    uses the second compilation. The log has each release and recompute of the plan once for every step that has run;
+    whether it is done is judged by the compiled graph (`Carried`), which does the same in every step. On exit the
+    network is as before, and the step is compiled afresh at its next call.
 
-    Raises ``PlanRefused`` with all reasons at once: parts of the plan that graph mode cannot do, a plan for
-    another profile or mode, a program that is not the profiled one (differences named). Raises
-    ``PlanIgnored`` where the compiler recomputes nothing.
+    Raises ``PlanRefused`` with all reasons at once: broken rules of legality, parts of the plan that graph mode
+    cannot do, a plan for another profile or mode, a program that is not the profiled one (differences named).
+    Raises ``PlanIgnored`` where the compiler recomputes nothing.
     """
     layers, reasons = planned_layers(plan, profile)
+    reasons = violations(profile, plan) + reasons
     cells = dict(net.cells_and_names())
     reasons += [f"layer {entry.layer!r} is no cell of the network" for entry in layers if entry.layer not in cells]
     if ms.get_context("mode") != ms.GRAPH_MODE:
@@ -70,15 +67,18 @@ def apply_graph(net: Any, profile: Profile, plan: Plan, step: Any, args: tuple[A
     if found := differences(structure_of_profile(profile), structure_of_graph(graph)):
         raise PlanRefused([f"the program is not the one profiled: {difference}" for difference in found])
     if not layers:
-        yield _log(plan, profile, {}, ["nothing to apply: the plan recomputes no layer"])
+        log = ExecutionLog(plan.plan_id, profile.digest, notes=["nothing to apply: the plan recomputes no layer"])
+        with _after_each_step(step, lambda: _write_step(log, profile, plan, [])):
+            yield log
         return
     with ExitStack() as undo:
         undo.callback(step.compile_cache.clear)
         for entry in layers:
             undo.enter_context(_recomputed(cells[entry.layer]))
-        yield _applied(net, profile, plan, step, args, layers, _kernels_by_layer(graph, net))
+        yield undo.enter_context(_applied(net, profile, plan, step, args, layers, _kernels_by_layer(graph, net)))
 
 
+@contextmanager
 def _applied(
     net: Any,
     profile: Profile,
@@ -86,20 +86,42 @@ def _applied(
     step: Any,
     args: tuple[Any, ...],
     layers: list[LayerRecompute],
-    before: Counter[str],
-) -> ExecutionLog:
-    """Compiles the step as it now is, and compares what it runs, layer by layer, with what it ran before."""
+    before: dict[str, LayerKernels],
+) -> Iterator[ExecutionLog]:
+    """Compiles the step as it now is, compares what it runs and keeps, layer by layer, with what it did before, and
+    writes that into the log whenever the step has run."""
     with TemporaryDirectory(prefix="hyperopt-") as folder:
         graph, _ = compile_and_read(step, args, Path(folder), run=False)
     after = _kernels_by_layer(graph, net)
-    added = {entry.layer: after[entry.layer] - before[entry.layer] for entry in layers}
-    if not any(count > 0 for count in added.values()):
-        raise PlanIgnored(f"{sorted(added)} set to recompute, but the compiler recomputes nothing of them")
-    notes = [
-        f"{entry.layer}: {len(entry.operators)} operators planned, {added[entry.layer]} kernels recomputed"
-        for entry in layers
-    ]
-    return _log(plan, profile, added, notes)
+    found = [carried_out(profile, plan, entry, before[entry.layer], after[entry.layer]) for entry in layers]
+    if not any(carried.again for carried in found):
+        names = sorted(carried.layer for carried in found)
+        raise PlanIgnored(f"{names} set to recompute, but the compiler recomputes nothing of them")
+    log = ExecutionLog(
+        plan_id=plan.plan_id,
+        profile_digest=profile.digest,
+        recomputed=[carried.layer for carried in found if carried.done],
+        notes=[carried.told() for carried in found],
+    )
+    with _after_each_step(step, lambda: _write_step(log, profile, plan, found)):
+        yield log
+
+
+@contextmanager
+def _after_each_step(step: Any, told: Callable[[], None]) -> Iterator[None]:
+    """Calls ``told`` whenever the Cell has run. (Its hooks would be compiled into the graph.)"""
+    run = step.compile_and_run
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        result = run(*args, **kwargs)
+        told()
+        return result
+
+    object.__setattr__(step, "compile_and_run", counted)
+    try:
+        yield
+    finally:
+        object.__delattr__(step, "compile_and_run")
 
 
 @contextmanager
@@ -118,28 +140,104 @@ def _recomputed(cell: Any) -> Iterator[None]:
             part._scope = scope
 
 
-def _kernels_by_layer(graph: ActorSet, net: Any) -> Counter[str]:
-    data = flow((kernel for kernel in graph.kernels if kernel.launched), memory_roots(graph))
-    found, _ = layers_of(data, phases(data), anatomy_of(net))
-    return Counter(found.values())
+@dataclass
+class LayerKernels:
+    """One layer in a compiled graph: its kernels by type, those of the forward by type, and the outputs of the forward
+    that later kernels still read, by (type of the writer, bytes)."""
+
+    all: Counter[str] = field(default_factory=Counter)
+    forward: Counter[str] = field(default_factory=Counter)
+    kept: Counter[tuple[str, int]] = field(default_factory=Counter)
 
 
-def _log(plan: Plan, profile: Profile, added: dict[str, int], notes: list[str]) -> ExecutionLog:
-    """Actions of a layer of which the compiler recomputes nothing stay "not reached"."""
+def _kernels_by_layer(graph: ActorSet, net: Any) -> dict[str, LayerKernels]:
+    """A second run counts to the backward: it waits for it (`profiler.capture.anatomy.phases`)."""
+    roots = memory_roots(graph)
+    data = flow((kernel for kernel in graph.kernels if kernel.launched), roots)
+    phase = phases(data)
+    layer, _ = layers_of(data, phase, anatomy_of(net))
+    late = {
+        roots.get(source, source)
+        for kernel in data.order
+        if phase[kernel.name] == "backward"
+        for source in kernel.inputs.values()
+    }
+    found: dict[str, LayerKernels] = defaultdict(LayerKernels)
+    for kernel in data.order:
+        mine, type = found[layer[kernel.name]], operator_type(kernel.name)
+        mine.all[type] += 1
+        if phase[kernel.name] == "forward":
+            mine.forward[type] += 1
+            mine.kept.update(
+                (type, size) for i, size in enumerate(kernel.outputs) if Source("kernel", kernel.name, i) in late
+            )
+    return found
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What the compiled graph makes of one layer's recompute.
+
+    Of the ``planned`` operators ``again`` run a second time; ``once`` run only then (in the plain program they ran
+    ahead, with the forward: derivatives, transposed values); the others were not found. ``kept``: storages that the
+    plan drops and that the graph keeps from the forward for the backward all the same.
+    """
+
+    layer: str
+    planned: int
+    again: int
+    once: int
+    kept: tuple[int, ...]
+
+    @property
+    def done(self) -> bool:
+        return self.again > 0 and not self.kept
+
+    def told(self) -> str:
+        line = f"{self.layer}: of {self.planned} planned operators {self.again} run again"
+        if self.once:
+            line += f", {self.once} run once, in the backward instead of ahead of it"
+        if missing := self.planned - self.again - self.once:
+            line += f", {missing} are not found again"
+        return line + (f"; NOT dropped: storages {list(self.kept)}" if self.kept else "; all it drops is dropped")
+
+
+def carried_out(
+    profile: Profile, plan: Plan, entry: LayerRecompute, before: LayerKernels, after: LayerKernels
+) -> Carried:
+    """Kernels are compared by type and storages by writer and size, for the compiler renames what it copies."""
     operators = profile.operators
-    done = {id for o in operators if added.get(o.layer, 0) > 0 and o.phase == "forward" for id in o.writes}
-    planned = [("release", action.op, action.storage) for action in plan.residency.actions]
-    planned += [("recompute", entry.before_op, entry.storage) for entry in plan.residency.recompute]
-    return ExecutionLog(
-        plan_id=plan.plan_id,
-        profile_digest=profile.digest,
-        actions=[
-            ActionRecord(0, kind, op, id, profile.by_id[id].bytes, "done" if id in done else "not reached")
-            for kind, op, id in planned
-        ],
-        recomputed=[layer for layer, count in added.items() if count > 0],
-        notes=notes,
-    )
+    planned = Counter(operators[op].type for op in entry.operators)
+    again = planned & (after.all - before.all)
+    once = (planned - again) & (before.forward - after.forward)
+    late = {id for o in operators if o.phase == "backward" for id in o.reads}
+    released = {action.storage for action in plan.residency.actions if action.kind == "release"} & late
+    writers = {id: operators[op].type for op in entry.operators for id in operators[op].writes}
+    dropped = {id: (type, profile.by_id[id].bytes) for id, type in writers.items() if id in released}
+    surplus = after.kept - (before.kept - Counter(dropped.values()))
+    kept: list[int] = []
+    for id, what in sorted(dropped.items()):
+        if surplus[what] > 0:
+            surplus[what] -= 1
+            kept.append(id)
+    return Carried(entry.layer, planned.total(), again.total(), once.total(), tuple(kept))
+
+
+def _write_step(log: ExecutionLog, profile: Profile, plan: Plan, found: list[Carried]) -> None:
+    """One step has run. A release is done if its storage is not kept, a recompute if its layer's storages are not."""
+    done = {carried.layer for carried in found if carried.done}
+    kept = {id for carried in found for id in carried.kept}
+    planned = [("release", a.op, a.storage, a.storage not in kept) for a in plan.residency.actions]
+    planned += [
+        ("recompute", entry.before_op, entry.storage, profile.operators[entry.ops[0]].layer in done)
+        for entry in plan.residency.recompute
+    ]
+    now = log.now_us()
+    log.actions += [
+        ActionRecord(log.steps, kind, op, id, profile.by_id[id].bytes, "done" if was else "not reached", now)
+        for kind, op, id, was in planned
+    ]
+    log.steps += 1
 
 
 def planned_layers(plan: Plan, profile: Profile) -> tuple[list[LayerRecompute], list[str]]:

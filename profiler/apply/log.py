@@ -57,8 +57,9 @@ class ExecutionLog:
     actions: list[ActionRecord] = field(default_factory=list)
     copies_back: list[CopyBack] = field(default_factory=list)
     recomputed: list[str] = field(default_factory=list)
-    refused: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    peak_bytes: dict[str, int] = field(default_factory=dict)
+    """What the trial compared: measured (with what the memory record leaves out), predicted, budget if any."""
     steps: int = 0
     release_waited_us: float = 0.0
     """How long training waited for copies out that had not ended when their block had to be gone."""

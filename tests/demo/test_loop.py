@@ -40,7 +40,7 @@ def test_the_plans_were_legal_and_carried_out(outcome: Outcome) -> None:
         assert plan.profile_digest == profile.digest and validate(profile, plan) == []
         log = json.loads((folder / f"{name}.execution.json").read_text())
         assert log["summary"]["actions_done"] == log["summary"]["actions"] > 0
-        assert log["plan_id"] == plan.plan_id and log["refused"] == []
+        assert log["plan_id"] == plan.plan_id
 
 
 def test_losses_are_bit_identical_and_fall(outcome: Outcome) -> None:

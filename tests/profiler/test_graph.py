@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,13 +11,19 @@ import pytest
 from msgspec import structs
 
 import profiler
-from hyperopt.plan import Action, Plan, Residency
+from hyperopt.plan import Action, Budget, Plan, Residency
 from hyperopt.profile import IDLE, Profile
 from hyperopt.replay import replay
-from profiler.apply.capability import PlanRefused
+from profiler.apply import graph
+from profiler.apply.capability import PlanIgnored, PlanRefused
 from profiler.apply.structure import structure_of_profile
-from profiler.capture.graph import CaptureError, capture_graph, excluded_bytes
+from profiler.capture.graph import capture_graph
+from profiler.capture.recording import CaptureError
+from profiler.peaks import excluded_bytes
 from tests.profiler.graph_mode import SMALL, graph_mode, losses, model, recompute_plan
+
+CAPTURE_RUNS = 1 + 2 + 2 * 3
+"""Calls of the step in a capture of 3 steps."""
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +108,61 @@ def test_recompute_lowers_the_peak_as_predicted_and_changes_no_loss(profile: Pro
     assert replay(profile, plan).peak_bytes == pytest.approx(measured_peak(after), rel=0.1)
     assert replay(after).peak_bytes == pytest.approx(measured_peak(after), rel=0.01)
     assert sorted(log.recomputed) == ["blocks.0", "blocks.1"]
-    assert len(log.actions) == len(plan.residency.actions) + len(plan.residency.recompute)
+    each = len(plan.residency.actions) + len(plan.residency.recompute)
+    assert log.steps == 5 + CAPTURE_RUNS and len(log.actions) == log.steps * each
     assert not log.not_carried_out
+    assert all("54 run again, 12 run once" in note and "all it drops is dropped" in note for note in log.notes[:2])
+
+
+def test_nothing_is_said_to_be_done_before_a_step_has_run(profile: Profile) -> None:
+    net, step, args = model()
+    with profiler.apply(net, profile, recompute_plan(profile, "blocks.1"), step, args) as log:
+        assert (log.steps, log.actions) == (0, [])
+        step(*args)
+        assert log.steps == 1 and log.actions and not log.not_carried_out
+    step(*args)
+    assert log.steps == 1
+
+
+def test_what_the_compiler_keeps_is_not_said_to_be_dropped(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that runs only a part of the layer again."""
+    net, step, args = model()
+    whole = graph._recomputed
+    monkeypatch.setattr(graph, "_recomputed", lambda cell: whole(cell.feed))
+    plan = recompute_plan(profile, "blocks.0")
+    with profiler.apply(net, profile, plan, step, args) as log:
+        step(*args)
+    missed = {action.kind for action in log.not_carried_out}
+    assert missed == {"release", "recompute"} and log.recomputed == []
+    assert 0 < len(log.not_carried_out) < len(log.actions)
+    assert "NOT dropped" in log.notes[0]
+
+
+def test_a_compiler_that_recomputes_nothing_is_found_out(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, step, args = model()
+    monkeypatch.setattr(graph, "_recomputed", lambda _: contextlib.nullcontext())
+    with (
+        pytest.raises(PlanIgnored, match="recomputes nothing"),
+        profiler.apply(net, profile, recompute_plan(profile, "blocks.0"), step, args),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("code", ["wrong-side", "copy-in-without-copy", "out-of-memory"])
+def test_a_plan_that_breaks_a_rule_is_refused_with_its_code(profile: Profile, code: str) -> None:
+    net, step, args = model()
+    plan = recompute_plan(profile, "blocks.0")
+    kept = plan.residency
+    extra = {
+        "wrong-side": [Action(op=3, when="after", kind="copy_in", storage=0)],
+        "copy-in-without-copy": [Action(op=3, when="before", kind="copy_in", storage=0)],
+        "out-of-memory": [],
+    }[code]
+    residency = structs.replace(kept, actions=(*kept.actions, *extra))
+    budget = Budget(hbm_bytes=1000 if code == "out-of-memory" else None)
+    plan = structs.replace(plan, residency=residency, budget=budget)
+    with pytest.raises(PlanRefused, match=code), profiler.apply(net, profile, plan, step, args):
+        pass
 
 
 def test_leaving_the_context_gives_the_network_back(profile: Profile) -> None:
