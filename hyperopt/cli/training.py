@@ -15,6 +15,7 @@ import typer
 from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, read_plan, read_profile, say
 from hyperopt.documents import write
 from hyperopt.profile import Profile
+from profiler.peaks import excluded_bytes
 
 if TYPE_CHECKING:
     from profiler.trial import Training, Trial
@@ -119,7 +120,10 @@ def apply(
     log: Annotated[Path | None, typer.Option(help="where to write the execution log; default: beside the plan")] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Train under a plan and measure: peak, step time, losses. Exit 64, with all reasons, if the plan is refused."""
+    """Train under a plan and measure: peak, step time, losses. Exit 64, with all reasons, if the plan is refused.
+
+    A measured peak over the plan's budget is said (OVER BUDGET) in text, JSON and log; the exit stays 0.
+    """
     document, order = read_profile(profile), None if plan is None else read_plan(plan)
     mode = _mode(document)
     with _mindspore():
@@ -149,6 +153,10 @@ def _figures(mode: Mode, profile: Profile, trial: Trial, path: Path | None) -> d
         "losses": trial.losses,
         "peak_bytes": trial.peak_bytes,
         "excluded_bytes": excluded_bytes(profile),
+        "whole_peak_bytes": trial.peak_bytes + excluded_bytes(profile),
+        "predicted_peak_bytes": trial.predicted_bytes,
+        "budget_bytes": trial.budget_bytes,
+        "over_budget_bytes": trial.over_budget_bytes,
         "resident_peak_bytes": trial.resident_peak_bytes,
         "step_us": trial.step_us,
         "step_us_spread": trial.step_us_spread,
@@ -162,8 +170,13 @@ def _figures(mode: Mode, profile: Profile, trial: Trial, path: Path | None) -> d
 
 
 def _told(figures: dict[str, Any]) -> str:
+    whole, predicted, budget = (figures[name] for name in ("whole_peak_bytes", "predicted_peak_bytes", "budget_bytes"))
+    against = "" if predicted is None else f", predicted {predicted / MIB:.2f} MiB ({whole / predicted - 1:+.1%})"
+    if budget:
+        against += f", budget {budget / MIB:.2f} MiB ({whole / budget:.1%} of it{', OVER' if whole > budget else ''})"
     lines = [
-        f"peak {figures['peak_bytes'] / MIB:.2f} MiB (memory record), "
+        f"peak {whole / MIB:.2f} MiB measured{against}; of it {figures['excluded_bytes'] / MIB:.2f} MiB lie outside "
+        "the memory record",
         f"resident {figures['resident_peak_bytes'] / MIB:.0f} MiB, "
         f"step {figures['step_us'] / 1000:.0f} ms (spread {figures['step_us_spread'] / 1000:.0f} ms), measured",
         f"losses {', '.join(f'{loss:.9g}' for loss in figures['losses'])}",
@@ -254,12 +267,6 @@ def _mode(profile: Profile) -> Mode:
         raise typer.BadParameter(f"{problem}: graph or pynative", param_hint="PROFILE") from None
 
 
-def excluded_bytes(profile: Profile) -> int:
-    """Bytes that the measured peak leaves out: storages of its `excludes` kinds that are there at the start."""
-    kinds = profile.measured.excludes if profile.measured else ()
-    return sum(s.bytes for s in profile.storages if s.kind in kinds and s.resident_at_start)
-
-
 @contextmanager
 def _mindspore() -> Iterator[None]:
     """A missing MindSpore, and a training that cannot be captured or made to follow, in one line and exit 64."""
@@ -271,11 +278,11 @@ def _mindspore() -> Iterator[None]:
         say("MindSpore is not installed here: pip install 'hyperopt-supernode[mindspore]'")
         raise typer.Exit(BAD_INPUT) from error
     except RuntimeError as error:
-        from profiler.apply.graph import PlanIgnored
-        from profiler.capture import graph, timing
-        from profiler.capture.recording import RecordingError
+        from profiler.apply.capability import PlanIgnored
+        from profiler.capture.recording import CaptureError
+        from profiler.trial import TrialError
 
-        if not isinstance(error, (graph.CaptureError, timing.CaptureError, RecordingError, PlanIgnored)):
+        if not isinstance(error, (CaptureError, PlanIgnored, TrialError)):
             raise
         say(str(error))
         raise typer.Exit(BAD_INPUT) from error

@@ -17,14 +17,15 @@ def apply(
     """A context inside which the training steps of ``net`` follow ``plan``, which was made for ``profile``.
 
     It applies in the mode in which the profile was captured, and yields the execution log. Graph mode
-    compiles ``step(*args)`` on entry and needs both; PyNative mode does not. Raises ``PlanRefused`` with all
-    reasons, and ValueError for a profile that no adapter here can apply.
+    compiles ``step(*args)`` on entry and needs both; PyNative mode looks for the optimizer in ``step`` if it is
+    given. Raises ``PlanRefused`` with all reasons, every broken rule of legality among them, and ValueError for a
+    profile that no adapter here can apply.
     """
     mode = profile.adapter.mode
     if mode == "pynative":
         from profiler.apply.pynative import apply_pynative
 
-        return apply_pynative(net, profile, plan)
+        return apply_pynative(net, profile, plan, step)
     if mode == "graph":
         from profiler.apply.graph import apply_graph
 

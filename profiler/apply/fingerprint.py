@@ -8,6 +8,8 @@ those of the profile's forward operators of the network.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hyperopt.profile import IDLE, Profile
@@ -16,6 +18,9 @@ from profiler.capture.program import UNSEEN
 
 Mark = tuple[str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 """Name, output shapes, output types of one operator."""
+
+CONTIGUOUS = "Contiguous"
+"""A copy that has no kernel."""
 
 SHOWN = 8
 """Differences named in a refusal; the rest is counted."""
@@ -69,6 +74,60 @@ def forward_marks(net: Any, inputs: tuple[Any, ...]) -> list[Mark]:
     finally:
         ms.set_rng_state(random)
     return marks
+
+
+def update_states(net: Any, step: Any) -> dict[str, int] | None:
+    """Bytes by name of the parameters that ``step`` reaches besides those of ``net``: the optimizer's states. None
+    where no Cell but the network is found in the step: itself, its closure, or the globals that it names."""
+    from mindspore import nn
+
+    own = {id(cell) for _, cell in net.cells_and_names()}
+    cells = [cell for cell in _reached(step, 3) if isinstance(cell, nn.Cell) and id(cell) not in own]
+    if not cells:
+        return None
+    weights = {id(parameter) for parameter in net.get_parameters()}
+    found = (parameter for cell in cells for parameter in cell.get_parameters())
+    return {parameter.name: int(parameter.nbytes) for parameter in found if id(parameter) not in weights}
+
+
+def _reached(value: Any, depth: int) -> Iterator[Any]:
+    yield value
+    code = getattr(value, "__code__", None)
+    if code is None or not depth:
+        return
+    named = [value.__globals__.get(name) for name in code.co_names]
+    named += [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+    named.append(getattr(value, "__self__", None))
+    for inner in named:
+        yield from _reached(inner, depth - 1)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # a closure's variable that was never assigned
+        return False
+
+
+def update_differences(profile: Profile, states: Mapping[str, int]) -> list[str]:
+    """Optimizer states that the profiled step used and that are gone or of another size. What is new is not looked
+    for: an optimizer may hold what no step uses."""
+    recorded = {s.name: s.bytes for s in profile.storages if s.kind == "optimizer_state" and s.name}
+    changed = [
+        f"{name}: was {size} bytes, is {states[name]}" if name in states else f"{name} is gone"
+        for name, size in sorted(recorded.items())
+        if states.get(name) != size
+    ]
+    found = [f"the optimizer has changed: state {line}" for line in changed[:SHOWN]]
+    return found + ([f"and {len(changed) - SHOWN} more of its states"] if len(changed) > SHOWN else [])
+
+
+def missing_kernels(profile: Profile, ran: Iterable[str]) -> list[str]:
+    """Kernels that the profiled step launched behind the dispatcher (MindSpore's own optimizers are such) and that a
+    step which launched kernels of the types ``ran`` did not."""
+    hidden = Counter(o.type for o in profile.operators if o.name.startswith(UNSEEN) and o.type != CONTIGUOUS)
+    missing = hidden - Counter(ran)
+    return [f"{count} of {hidden[type]} kernels {type} did not run" for type, count in sorted(missing.items())]
 
 
 def differences(recorded: list[Mark], now: list[Mark]) -> list[str]:

@@ -19,38 +19,55 @@ from typing import Any
 
 from msgspec import structs
 
+from hyperopt.legality import IllegalPlan, OutOfMemory
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
-from profiler.apply.capability import PlanRefused, refusals
+from profiler.apply.capability import PlanRefused, refusals, violations
 from profiler.apply.copies import Link
-from profiler.apply.fingerprint import differences, forward_marks, recorded_forward, updates_while_forward
+from profiler.apply.fingerprint import (
+    differences,
+    forward_marks,
+    recorded_forward,
+    update_differences,
+    update_states,
+    updates_while_forward,
+)
 from profiler.apply.log import ExecutionLog
 from profiler.apply.schedule import Schedule, as_issued, schedule
 from profiler.apply.swap import Swapper
 
 
 @contextlib.contextmanager
-def apply_pynative(net: Any, profile: Profile, plan: Plan) -> Iterator[ExecutionLog]:
+def apply_pynative(net: Any, profile: Profile, plan: Plan, step: Any = None) -> Iterator[ExecutionLog]:
     """Training steps of ``net`` inside the context follow ``plan``, which was made for ``profile``.
 
     Yields the execution log, which fills as steps run. On exit copies have ended and the network is as
-    before. Call ``mindspore.runtime.launch_blocking()`` before the process's first operator, as for the
-    capture.
+    before. With ``step`` the optimizer's states, where it reaches any, are compared with the profile's; what the
+    update computes is not checked. Call ``mindspore.runtime.launch_blocking()`` before the process's first
+    operator, as for the capture.
 
-    Raises `PlanRefused`, on entry with everything that the adapter cannot do, or from the first step with
-    every difference between the network and the profile.
+    Raises `PlanRefused`, on entry with every broken rule and everything that the adapter cannot do, or from
+    the first step with every difference between the network and the profile.
     """
     import mindspore as ms
 
     if ms.get_context("mode") != ms.PYNATIVE_MODE:
         raise PlanRefused(["the mode is not PyNative: call mindspore.set_context(mode=mindspore.PYNATIVE_MODE)"])
-    reasons = refusals(profile, plan, {name for name, _ in net.cells_and_names()})
+    reasons = violations(profile, plan) + refusals(profile, plan, {name for name, _ in net.cells_and_names()})
+    states = None if step is None else update_states(net, step)
+    if states is not None:
+        reasons += update_differences(profile, states)
     if reasons:
         raise PlanRefused(reasons)
     log = ExecutionLog(plan_id=plan.plan_id or plan.content_id, profile_digest=profile.digest)
     orders = schedule(profile, plan)
     log.notes += _budget_note(profile, plan)
+    log.notes.append(
+        "the update is not compared with the profile's: no optimizer was found in the step"
+        if states is None
+        else "of the update only the optimizer's states are compared (names and sizes), not what it computes"
+    )
     with contextlib.ExitStack() as undo:
         out = undo.enter_context(Link("out"))
         back = undo.enter_context(Link("back"))
@@ -67,7 +84,10 @@ def _budget_note(profile: Profile, plan: Plan) -> list[str]:
     if budget is None or not plan.residency.actions:
         return []
     unlimited = structs.replace(plan.budget, hbm_bytes=None)
-    peak = replay(profile, structs.replace(as_issued(profile, plan), budget=unlimited)).peak_bytes
+    try:
+        peak = replay(profile, structs.replace(as_issued(profile, plan), budget=unlimited)).peak_bytes
+    except (IllegalPlan, OutOfMemory) as problem:
+        return [f"copies back start only at hook calls; what that means for the peak is not known: {problem}"]
     if peak <= budget:
         return []
     return [f"copies back start only at hook calls: expect a peak of {peak} bytes, {peak - budget} over the budget"]
