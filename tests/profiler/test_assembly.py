@@ -94,7 +94,8 @@ def test_replay_gives_the_measured_step_and_the_peak_by_hand() -> None:
 def test_idle_time_is_never_negative_and_its_lack_is_said() -> None:
     short = assembled(step_us=100.0)
     assert not any(o.type == IDLE for o in short.operators)
-    assert any("more than the median step" in note for note in short.notes)
+    assert sum(o.duration_us for o in short.operators) == pytest.approx(100.0)
+    assert any("exceed the plain step: scaled" in note for note in short.notes)
 
 
 def test_the_order_is_that_of_the_step_nearest_to_the_others() -> None:
