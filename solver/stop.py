@@ -61,3 +61,7 @@ class Stop:
     def seconds_left(self) -> float | None:
         limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]
         return max(0.0, min(limits)) if limits else None
+
+    def late(self) -> bool:
+        """Whether the time limit, if there is one, has passed."""
+        return self.seconds_left() == 0.0

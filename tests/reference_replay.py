@@ -20,6 +20,7 @@ Where the text can be read in two ways, this is how it is read here (the first f
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +39,7 @@ Block = tuple[int, int]
 
 
 @dataclass(eq=False)
-class Process:
+class Process(ABC):
     """What takes place at operator `op` in listed order, from `started` to `ended` (None: not yet)."""
 
     op: int
@@ -46,12 +47,12 @@ class Process:
     started: int | None = None
     ended: int | None = None
 
-    def touches(self, block: Block) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def touches(self, block: Block) -> bool: ...
 
+    @abstractmethod
     def fills(self, block: Block) -> bool:
         """Whether the block's content is not ready until this has ended."""
-        raise NotImplementedError
 
 
 @dataclass(eq=False)

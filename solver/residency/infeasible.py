@@ -18,33 +18,40 @@ from solver.residency.small import least_budget
 PLENTY_BYTES = 2**50
 
 
-def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible:
-    """The bound and the smallest budget in hand; on small problems both are settled by exhaustion, and meet."""
+def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
+    """The bound and the smallest budget in hand; on small problems both are settled by exhaustion, and meet.
+
+    None when settling them has brought a plan within the budget after all: it is in the incumbent.
+    """
     bound = memory_bound(problem)
     lower, operator = bound.bytes, bound.operator
-    smallest = incumbent.smallest
-    reachable = None if smallest is None else smallest.timeline.static_peak_bytes
+    reachable = _reachable(incumbent)
     if reachable is not None and lower < reachable:
         try:
-            found = least_budget(problem, lower, reachable)
+            found = least_budget(problem, lower, reachable, incumbent.stop.late)
         except TooLarge:
-            pass  # the bound stands as it is
+            pass  # the bound and what is in hand stand as they are
         else:
             if found is not None:
                 incumbent.offer(found[1], "exact")
-                smallest = incumbent.smallest
-            assert smallest is not None
-            lower = reachable = smallest.timeline.static_peak_bytes
-            operator = smallest.timeline.static_peak_op
+            assert incumbent.smallest is not None
+            lower = incumbent.smallest.timeline.static_peak_bytes
+            operator = incumbent.smallest.timeline.static_peak_op
+    if incumbent.best is not None:
+        return None
     return Infeasible(
         lower_bound_bytes=lower,
-        reachable_bytes=reachable,
+        reachable_bytes=_reachable(incumbent),
         budget_bytes=problem.hbm_bytes,
         proven=problem.hbm_bytes < lower,
         stop_reason=incumbent.stop.why or "no improvement",
         operator=_operator(problem, operator),
         reliefs=tuple(_reliefs(problem)),
     )
+
+
+def _reachable(incumbent: Incumbent) -> int | None:
+    return None if incumbent.smallest is None else incumbent.smallest.timeline.static_peak_bytes
 
 
 def _operator(problem: Problem, op: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import combinations
 
 import msgspec
@@ -55,13 +55,15 @@ def _rerun_sets(problem: Problem, options: Decisions) -> Iterable[tuple[Rerun, .
     return (chosen for chosen in sets if len(compatible(list(chosen))) == len(chosen))
 
 
-def least_budget(problem: Problem, low: int, high: int) -> tuple[int, Residency] | None:
+def least_budget(problem: Problem, low: int, high: int, late: Callable[[], bool]) -> tuple[int, Residency] | None:
     """The least HBM, from `low` up to below `high` bytes, in which a plan runs, and such a plan; None: there is none.
 
-    `low` must be a proven bound. Raises `TooLarge` where that cannot be settled.
+    `low` must be a proven bound. Raises `TooLarge` where that cannot be settled, or not before it is `late`.
     """
     best: tuple[int, Residency] | None = None
     while low < high:
+        if late():
+            raise TooLarge
         middle = (low + high) // 2
         found = _any_plan(problem, middle)
         if found is None:

@@ -71,8 +71,9 @@ def solve_residency(
     exact = _search(problem, incumbent, request)
     if incumbent.best is None:
         _everything(problem, incumbent)
-    if incumbent.best is None:
-        return infeasible(problem, incumbent)
+    if incumbent.best is None and (refusal := infeasible(problem, incumbent)) is not None:
+        return refusal
+    assert incumbent.best is not None
     return _plan(problem, request, incumbent, incumbent.best, exact)
 
 
