@@ -16,9 +16,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from hyperopt.legality import OutOfMemory
 from hyperopt.plan import EMPTY, Plan
 from hyperopt.profile import Profile
 from hyperopt.script import COPY_IN, COPY_OUT, EXEC, RELEASE, RERUN, Program, Script, program_of, write_script
+
+LARGE = 5_000
+"""Operators from which on the compiled engine is used: for fewer, Python is done before the engine is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +76,23 @@ def replay(profile: Profile, plan: Plan | None = None, hbm_bytes: int | None = N
     """
     plan = plan or EMPTY
     limit = hbm_bytes if hbm_bytes is not None else plan.budget.hbm_bytes
+    if len(profile.operators) >= LARGE:
+        timeline = replay_compiled(profile, plan, limit)
+        if timeline is not None:
+            return timeline
+    return replay_defined(profile, plan, limit)
+
+
+def replay_defined(profile: Profile, plan: Plan, limit: int | None) -> Timeline:
+    """The definition: `replay` by the two passes in Python, within `limit` bytes of HBM (None: no limit)."""
     script = write_script(profile, plan, limit)
-    baseline_ns = None if plan.residency.empty and limit is None else unlimited_step_ns(profile)
     clock = Clock(program_of(profile), script.starts_out, limit)
     clock.run(script)
-    stall_ns = 0 if baseline_ns is None else clock.step_ns - baseline_ns - clock.recompute_ns
     return Timeline(
         step_ns=clock.step_ns,
         peak_bytes=clock.peak,
         peak_op=clock.peak_op,
-        stall_ns=stall_ns,
+        stall_ns=_stall_ns(profile, plan, limit, clock.step_ns, clock.recompute_ns),
         recompute_ns=clock.recompute_ns,
         tier_peak_bytes=script.tier_peak_bytes,
         static_peak_bytes=script.static_peak,
@@ -90,6 +101,54 @@ def replay(profile: Profile, plan: Plan | None = None, hbm_bytes: int | None = N
         end=clock.end,
         copies=clock.copies,
     )
+
+
+def replay_compiled(profile: Profile, plan: Plan, limit: int | None) -> Timeline | None:
+    """`replay_defined` by the compiled engine.
+
+    None where the definition has to speak: no numba here, integers too short for the profile or the plan, or a plan
+    that is illegal, and is refused in its words.
+    """
+    try:
+        from hyperopt.engine import OutOfPlace, arrays_of, orders_of, run
+    except ImportError:
+        return None
+    try:
+        arrays, orders = arrays_of(profile), orders_of(profile, plan)
+        found = run(arrays, orders, limit, plan.budget.tiers)
+    except (OverflowError, OutOfPlace):
+        return None
+    if found.status == "illegal":
+        return None
+    if found.status == "out_of_memory":
+        assert found.op is not None
+        raise OutOfMemory(found.op, found.short_bytes, "hbm" if found.tier < 0 else arrays.tiers[found.tier])
+    tiers = arrays.tiers
+    return Timeline(
+        step_ns=found.step_ns,
+        peak_bytes=found.peak_bytes,
+        peak_op=found.peak_op,
+        stall_ns=_stall_ns(profile, plan, limit, found.step_ns, found.recompute_ns),
+        recompute_ns=found.recompute_ns,
+        tier_peak_bytes=dict(zip(tiers, found.tier_peak_bytes.tolist(), strict=True)),
+        static_peak_bytes=found.static_peak_bytes,
+        static_peak_op=found.static_peak_op,
+        start=found.start.tolist(),
+        end=found.end.tolist(),
+        copies=[
+            Copy(storage, op, tiers[tier], out == 1, issue, start, end)
+            for storage, (op, tier, out, issue, start, end) in zip(
+                arrays.ids[found.copies[:, 0]].tolist(), found.copies[:, 1:].tolist(), strict=True
+            )
+        ],
+    )
+
+
+def _stall_ns(profile: Profile, plan: Plan, limit: int | None, step_ns: int, recompute_ns: int) -> int:
+    """What the step lasts beyond the unlimited one without a plan and the executions again."""
+    if plan.residency.empty and limit is None:
+        return 0
+    return step_ns - unlimited_step_ns(profile) - recompute_ns
 
 
 def unlimited_step_ns(profile: Profile) -> int:

@@ -23,7 +23,7 @@ from hyperopt.profile import Profile
 from hyperopt.validate import validate
 
 SIZES = ["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "64", "--batch", "8"]
-ABSENT = ("ortools", "sklearn", "fastapi", "sqlalchemy", "dbos", "alembic", "uvicorn")
+ABSENT = ("ortools", "numba", "sklearn", "fastapi", "sqlalchemy", "dbos", "alembic", "uvicorn")
 
 
 def main() -> None:
