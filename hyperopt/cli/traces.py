@@ -81,7 +81,7 @@ def _list(operators: int | None, seed: int, as_json: bool) -> None:
     print("|---|---|---|---|---|---|---|")
     for name, f in found.items():
         shares = sorted(((size / f.peak_bytes, kind) for kind, size in f.at_peak.items()), reverse=True)
-        kinds = ", ".join(f"{kind} {share:.0%}".replace("%", "") for share, kind in shares if share >= 0.02)
+        kinds = ", ".join(f"{kind} {100 * share:.0f}" for share, kind in shares if share >= 0.02)
         print(
             f"| {name} | {f.operators} | {f.peak_bytes / 2**30:.1f} | {kinds} | {f.working_set / f.peak_bytes:.0%} "
             f"| {f.step_us / 1000:.0f} | {f.link_us / 1000:.0f} |"

@@ -16,6 +16,12 @@ from hyperopt.testing.tape import Tape, Tensor
 Make = Callable[..., Parameter]
 """(name, shape, observed=, accessed=) -> a parameter of the current layer."""
 
+STEPS_OBSERVED = 200
+"""Steps over which the accesses of experts are counted where experts are unequally popular."""
+
+ZIPF = 0.9
+"""There, expert number r in order of popularity gets tokens in proportion to r ** -ZIPF."""
+
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
@@ -256,7 +262,3 @@ class Blocks:
                 p.give(loss, one)
 
         p.rule(start)
-
-
-STEPS_OBSERVED = 200
-"""Steps over which the accesses of experts are counted in a trace with skewed experts."""

@@ -1,4 +1,4 @@
-"""Inference steps of a dense model on one rank: all weights read only, layer after layer, beside the KV cache.
+"""Inference steps on one rank: all weights read only, layer after layer, beside the KV cache.
 
 Weights are clean, so a plan may stream them layer by layer: release without a copy, copy in ahead of the next use.
 
@@ -6,7 +6,8 @@ Weights are clean, so a plan may stream them layer by layer: release without a c
 
     prefill   a request's chunks, one after the other; each layer writes a KV block per chunk, sends it on (to the
               instance that decodes) and attends to it and all before it; after the last chunk they are gone
-    decode    tokens, one after the other, for a batch of requests in groups; each layer appends to its page
+    decode    tokens, one after the other, for a batch of requests in groups; each layer appends to its page; of a
+              layer's experts some are read for a token, the popular ones more often
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from hyperopt.testing.accelerator import Accelerator
+from hyperopt.testing.blocks import STEPS_OBSERVED, ZIPF
 from hyperopt.testing.shapes import ModelShape
 from hyperopt.testing.tape import Tape, Tensor
 
@@ -40,7 +42,11 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """`groups` of `batch` requests each, with `context` tokens in the cache; micro-batches are new tokens."""
+    """`groups` of `batch` requests each, with `context` tokens in the cache; micro-batches are new tokens.
+
+    Of a mixture of experts the rank holds `experts` in each layer, as separate weights, of which `active` are read
+    for a token.
+    """
 
     shape: ModelShape
     layers: int
@@ -48,6 +54,8 @@ class Decode:
     context: int = 2048
     groups: int = 1
     micro_batches: int = 2
+    experts: int = 0
+    active: int = 0
 
     def dense(self, layers: int) -> int:
         return layers
@@ -67,21 +75,43 @@ class _Inference:
             "qkv": (shape.hidden, q + 2 * kv),
             "out": (q, shape.hidden),
             "norm2": (shape.hidden,),
-            "gate_up": (shape.hidden, 2 * shape.ffn),
-            "down": (shape.ffn, shape.hidden),
         }
+        if shape.experts is None:
+            sizes |= {"gate_up": (shape.hidden, 2 * shape.ffn), "down": (shape.ffn, shape.hidden)}
+        else:
+            sizes["router"] = (shape.hidden, shape.experts.count)
         self.table = self._weight("embedding", "table", (shape.vocab, shape.hidden))
         self.layers: list[Weights] = [
             {name: self._weight(f"layer{i}", name, size) for name, size in sizes.items()} for i in range(layers)
         ]
+        self.experts = [self._experts(f"layer{i}", recipe) for i in range(layers)]
         self.norm = self._weight("head", "final_norm", (shape.hidden,))
         self.head = self.table if shape.tied else self._weight("head", "head", (shape.vocab, shape.hidden))
         tape.layer = ""
         self.angles = tape.tensor("rotary", (4096, shape.head_dim), kind="input", resident=True)
 
-    def _weight(self, layer: str, name: str, size: tuple[int, ...]) -> Tensor:
+    def _weight(self, layer: str, name: str, size: tuple[int, ...], accessed: int | None = None) -> Tensor:
         self.tape.layer = layer
-        return self.tape.tensor(name, size, kind="parameter", resident=True, stays=True)
+        observed = 0 if accessed is None else STEPS_OBSERVED
+        return self.tape.tensor(
+            name, size, kind="parameter", resident=True, stays=True, observed=observed, accessed=accessed or 0
+        )
+
+    def _experts(self, layer: str, recipe: Prefill | Decode) -> list[tuple[float, Tensor, Tensor]]:
+        """(popularity, weights up, weights down) of each expert of a layer."""
+        experts = recipe.shape.experts
+        if experts is None or not isinstance(recipe, Decode):
+            return []
+        popular = [(rank + 1) ** -ZIPF for rank in range(recipe.experts)]
+        self.tape.random.shuffle(popular)
+        found = []
+        for e, weight in enumerate(popular):
+            share = min(1.0, weight / sum(popular) * recipe.active)
+            accessed = max(1, round(STEPS_OBSERVED * share))
+            up = self._weight(layer, f"expert{e}.gate_up", (recipe.shape.hidden, 2 * experts.ffn), accessed)
+            down = self._weight(layer, f"expert{e}.down", (experts.ffn, recipe.shape.hidden), accessed)
+            found.append((weight, up, down))
+        return found
 
     def prefill(self, recipe: Prefill, count: int) -> Tape:
         tape, rows = self.tape, recipe.tokens
@@ -97,7 +127,7 @@ class _Inference:
                 blocks[i].append(block)
                 before = len(blocks[i]) - 1
                 mixed = self._attend(q, blocks[i], rows * (before + 0.5) * rows)
-                x = self._rest(x, mixed, w)
+                x = self._feed_forward(self._attended(x, mixed, w), w)
                 tape.collect("SendKv", blocks[i][-1:], [])
                 if ends:
                     blocks[i].clear()
@@ -129,7 +159,8 @@ class _Inference:
                     grown = pages[i][g]
                     old = [grown] if token else []
                     tape.run("KvAppend", [new, *old], [grown], traffic=2 * new.bytes, recomputable=False)
-                    x = self._rest(x, self._attend(q, [caches[i][g], grown], float(cached)), w)
+                    x = self._attended(x, self._attend(q, [caches[i][g], grown], float(cached)), w)
+                    x = self._mixture(x, w, self.experts[i], recipe) if self.experts[i] else self._feed_forward(x, w)
                 ids[g] = self._sample(x)
         return tape
 
@@ -164,13 +195,32 @@ class _Inference:
         self.tape.run("FlashAttention", [q, *cache], [mixed], flops=flops, workspace=4 * q.bytes, attention=True)
         return mixed
 
-    def _rest(self, x: Tensor, mixed: Tensor, w: Weights) -> Tensor:
-        tape = self.tape
-        x = self._add(x, self._product(mixed, w["out"], "attn_out"), "attn_residual")
+    def _attended(self, x: Tensor, mixed: Tensor, w: Weights) -> Tensor:
+        return self._add(x, self._product(mixed, w["out"], "attn_out"), "attn_residual")
+
+    def _feed_forward(self, x: Tensor, w: Weights) -> Tensor:
         both = self._product(self._norm(x, w["norm2"], "norm2"), w["gate_up"], "gate_up")
-        h = tape.tensor("gated", (both.shape[0], both.shape[1] // 2))
-        tape.run("SwiGlu", [both], [h])
+        h = self.tape.tensor("gated", (both.shape[0], both.shape[1] // 2))
+        self.tape.run("SwiGlu", [both], [h])
         return self._add(x, self._product(h, w["down"], "down"), "residual")
+
+    def _mixture(self, x: Tensor, w: Weights, experts: list[tuple[float, Tensor, Tensor]], recipe: Decode) -> Tensor:
+        """The experts that this token asks for, drawn by popularity, each one kernel; then their weighted sum."""
+        tape = self.tape
+        h = self._norm(x, w["norm2"], "norm2")
+        scores = self._product(h, w["router"], "router")
+        gates = tape.tensor("gates", scores.shape, "float32")
+        tape.run("TopKGating", [scores], [gates])
+        # Weighted, without repetition: the largest of random numbers raised to 1 / weight.
+        order = sorted(experts, key=lambda expert: tape.random.random() ** (1 / expert[0]), reverse=True)
+        done = []
+        for _, up, down in order[: recipe.active]:
+            done.append(tape.tensor("expert_out", x.shape))
+            flops = 2.0 * x.shape[0] * (up.shape[0] * up.shape[1] + down.shape[0] * down.shape[1])
+            tape.run("ExpertMlp", [h, up, down], [done[-1]], flops=flops, workspace=2 * x.shape[0] * up.shape[1])
+        y = tape.tensor("moe", x.shape)
+        tape.run("WeightedSum", [gates, *done], [y])
+        return self._add(x, y, "residual")
 
     def _last_rows(self, x: Tensor) -> Tensor:
         self.tape.layer = "head"

@@ -1,4 +1,7 @@
-"""Published model shapes: what decides the sizes in a trace. Lengths are in elements."""
+"""Published model shapes: what decides the sizes in a trace. Lengths are in elements.
+
+Norms of queries, keys and latents are left out, except that of DeepSeek's queries: they are some hundred weights.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,8 @@ class ModelShape:
     ffn: int
     vocab: int
     tied: bool = False
-    qk_norm: bool = False
     latent: LatentAttention | None = None
     experts: Experts | None = None
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """bfloat16 keys and values of one token in one layer."""
-        return 2 * 2 * self.kv_heads * self.head_dim
 
 
 LLAMA3_8B = ModelShape(
@@ -78,7 +75,6 @@ QWEN3_0_6B = ModelShape(
     ffn=3072,
     vocab=151_936,
     tied=True,
-    qk_norm=True,
 )
 """Qwen3 Technical Report, arXiv 2505.09388, table 1; widths and vocabulary: its published config.json."""
 
@@ -92,7 +88,6 @@ QWEN3_30B_A3B = ModelShape(
     head_dim=128,
     ffn=0,
     vocab=151_936,
-    qk_norm=True,
     experts=Experts(count=128, top_k=8, ffn=768),
 )
 """Qwen3 Technical Report, arXiv 2505.09388, table 2; widths and vocabulary: its published config.json."""

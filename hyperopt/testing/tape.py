@@ -67,6 +67,8 @@ class Tape:
         """A new storage; `resident`: at start, `stays`: at end."""
         size = prod(shape) * ITEM[dtype]
         tensor = Tensor(len(self.storages), shape, dtype, size)
+        if kind == "activation" and self.micro_batch is not None:
+            name = f"{name}@{self.micro_batch}"
         self.storages.append(
             Storage(
                 id=tensor.id,

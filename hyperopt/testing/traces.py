@@ -175,7 +175,7 @@ TRACES: dict[str, Trace] = {
         ),
         Trace(
             "deepseek-v3-mixed",
-            "a first stage of dense layers, then experts; latent attention",
+            "dense layers first, then experts, 4 of 256 on this rank, and one shared; latent attention",
             Training(DEEPSEEK_V3, layers=16, micro_batches=2, parallel=Parallel(experts=64, data=16), loss_chunks=8),
         ),
         Trace(
@@ -192,6 +192,11 @@ TRACES: dict[str, Trace] = {
             "llama3-8b-decode-long",
             "inference: 4 groups of 4 requests with 32,768 tokens each; KV cache four times the weights",
             Decode(LLAMA3_8B, layers=32, batch=4, context=32768, groups=4, micro_batches=1),
+        ),
+        Trace(
+            "qwen3-30b-a3b-decode",
+            "inference: 16 experts on this rank, 6 of them read per layer and token, the popular ones more often",
+            Decode(QWEN3_30B_A3B, layers=48, batch=32, context=4096, experts=16, active=6),
         ),
     )
 }

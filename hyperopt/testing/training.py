@@ -14,16 +14,13 @@ from math import prod
 
 from hyperopt.profile import Kind
 from hyperopt.testing.accelerator import Accelerator
-from hyperopt.testing.blocks import Blocks, Layer, Parallel
+from hyperopt.testing.blocks import ZIPF, Blocks, Layer, Parallel
 from hyperopt.testing.gradients import Parameter, Pass
 from hyperopt.testing.shapes import ModelShape
 from hyperopt.testing.tape import Tape, Tensor
 
 STATES = ("master", "exp_avg", "exp_avg_sq")
 """What AdamW keeps per parameter, in fp32: a master copy and two moments."""
-
-ZIPF = 0.9
-"""Expert number r in order of popularity takes a share of tokens proportional to r ** -ZIPF, where they are skewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +232,8 @@ class _Step:
             pieces = len(parameter.states[0])
             for i in range(pieces):
                 states = [state[i] for state in parameter.states]
-                seen = [target] if i else []  # a part of it is written: what the others wrote stays
+                # Of a whole one piece is written, and what was there before stays.
+                seen = [target] if i or (pieces > 1 and target is weight) else []
                 moved = sum(2 * state.bytes for state in states) + (gradient.bytes + target.bytes) // pieces
                 tape.run(
                     "AdamW", [gradient, clip, *states, *seen], [*states, target], traffic=moved, recomputable=False
