@@ -2,12 +2,14 @@
 
 ::
 
-    per operator   copies in ─ executions again ─ the operator ─ what stands after it ─ frees by last access
-    judged         legality and room in listed order (script.py), and at once the time (replay.py)
+    an operator's turns   copy in · copy in · execution again · the operator, and what stands after it
+    each turn             judged by legality ─ asks for room ─ booked ─ frees what dies with it
 
-All of it is in this file, constants too: numba's cache is as old as the file it compiles, and would not notice a
-number that changed elsewhere. Only what the loop is too slow for in Python is compiled. Bytes and nanoseconds are
-int64 (`arrays` makes sure that they fit), storages and operators are positions.
+Legality and room go by listed order (script.py), and the time is told at once (replay.py). All of it is in this
+file, constants too: numba's cache is as old as the file it compiles, and would not notice a number that changed
+elsewhere. The loop is one function with local scalars, because numba counts references of every array that is
+handed to another; with helper functions it took three times as long. Bytes and nanoseconds are int64 (`arrays` makes
+sure that they fit), storages and operators are positions.
 """
 
 from __future__ import annotations
@@ -45,11 +47,12 @@ READY, BUSY, COPIED = 0, 1, 2
 FREE_IN, FREE_OUT, TIER_USED, TIER_PEAK = 0, 1, 2, 3
 """Columns of `State.tiers`: when the link is free in each direction (ns), bytes in use, their peak."""
 
-NOW, LAST_END, STEP, RECOMPUTE, USED, PEAK, PEAK_OP, COMING = 0, 1, 2, 3, 4, 5, 6, 7
-STATIC, STATIC_PEAK, STATIC_PEAK_OP, COPIES, SHORT, SHORT_OP, SHORT_TIER, CODE, CODE_OP, CODE_STORAGE = range(8, 18)
-REGISTERS = 18
-"""Places of `State.register`: the scalars of script and clock. SHORT: bytes that were missing first (0: none), in
-tier SHORT_TIER (-1: HBM)."""
+NOW, LAST_END, STEP, RECOMPUTE, USED, PEAK, PEAK_OP, COMING, ORDERED = range(9)
+STATIC, STATIC_PEAK, STATIC_PEAK_OP, COPIES, SHORT, SHORT_OP, SHORT_TIER, CODE, CODE_OP, CODE_STORAGE = range(9, 19)
+REGISTERS = 19
+"""Places of `State.register`: the scalars of script and clock. COMING: releases under way, of which the first
+ORDERED are a heap and the others have come since. SHORT: bytes that were missing first (0: none), in tier
+SHORT_TIER (-1: HBM)."""
 
 
 class Tables(NamedTuple):
@@ -89,6 +92,8 @@ class Orders(NamedTuple):
     rerun: I32  # operators to execute again
     rerun_for: I32  # at the last one of a recompute: the storage that it is for, else -1
     late: I32  # per storage: the place in `rerun` where it dies instead of at its last access, or -1
+    late_at: I32  # per place in `rerun`: what dies there
+    late_dying: I32
 
 
 class State(NamedTuple):
@@ -120,109 +125,11 @@ class Record(NamedTuple):
 
 
 def compiled(function: F) -> F:
-    return cast(F, njit(cache=True, nogil=True)(function))
-
-
-@compiled
-def _push(register: I64, heap_time: I64, heap_bytes: I64, when: int, size: int) -> None:
-    """Puts a coming release on the heap."""
-    i = register[COMING]
-    register[COMING] = i + 1
-    while i > 0:
-        above = (i - 1) >> 1
-        if heap_time[above] <= when:
-            break
-        heap_time[i] = heap_time[above]
-        heap_bytes[i] = heap_bytes[above]
-        i = above
-    heap_time[i] = when
-    heap_bytes[i] = size
-
-
-@compiled
-def _allocate(register: I64, heap_time: I64, heap_bytes: I64, at: int, need: int, limit: int, op: int) -> int:
-    """`Clock._allocate`. Releases of the same time all come together, so that their order does not matter."""
-    count = register[COMING]
-    used = register[USED]
-    while count > 0 and (heap_time[0] <= at or used + need > limit):
-        if heap_time[0] > at:
-            at = heap_time[0]
-        used -= heap_bytes[0]
-        count -= 1
-        when = heap_time[count]
-        size = heap_bytes[count]
-        i = 0
-        while True:
-            below = 2 * i + 1
-            if below >= count:
-                break
-            if below + 1 < count and heap_time[below + 1] < heap_time[below]:
-                below += 1
-            if heap_time[below] >= when:
-                break
-            heap_time[i] = heap_time[below]
-            heap_bytes[i] = heap_bytes[below]
-            i = below
-        heap_time[i] = when
-        heap_bytes[i] = size
-    register[COMING] = count
-    used += need
-    register[USED] = used
-    if used > register[PEAK]:
-        register[PEAK] = used
-        register[PEAK_OP] = op
-    return at
-
-
-@compiled
-def _check_room(register: I64, op: int, need: int, limit: int) -> int:
-    """`script._check_room`; returns what is then in use."""
-    total: int = register[STATIC] + need
-    if total > register[STATIC_PEAK]:
-        register[STATIC_PEAK] = total
-        register[STATIC_PEAK_OP] = op
-    if total > limit and register[SHORT] == 0:
-        register[SHORT] = total - limit
-        register[SHORT_OP] = op
-        register[SHORT_TIER] = -1
-    return total
-
-
-@compiled
-def _copy(
-    register: I64, tiers: I64, copies: I64, s: int, op: int, tier: int, out: int, duplex: int, lasts: int,
-    issue: int, earliest: int,
-) -> int:  # fmt: skip
-    """`Clock._copy`."""
-    queue = FREE_OUT if out and duplex else FREE_IN
-    start = max(earliest, tiers[tier, queue])
-    end: int = start + lasts
-    tiers[tier, queue] = end
-    row = register[COPIES]
-    register[COPIES] = row + 1
-    copies[row, 0] = s
-    copies[row, 1] = op
-    copies[row, 2] = tier
-    copies[row, 3] = out
-    copies[row, 4] = issue
-    copies[row, 5] = start
-    copies[row, 6] = end
-    register[STEP] = max(register[STEP], end)
-    return end
-
-
-@compiled
-def _gone(
-    register: I64, at: I64, flags: U8, tier: I32, heap_time: I64, heap_bytes: I64, tiers: I64, s: int, size: int
-) -> None:
-    """Frees a storage by its last access, in HBM and outside."""
-    if flags[s] & IN_HBM:
-        flags[s] = flags[s] & ~IN_HBM
-        register[STATIC] -= size
-        _push(register, heap_time, heap_bytes, max(register[LAST_END], at[s, BUSY]), size)
-    if tier[s] >= 0:
-        tiers[tier[s], TIER_USED] -= size
-        tier[s] = -1
+    """Machine code, kept beside this file or in the user's cache; where neither can be written, made each time."""
+    try:
+        return cast(F, njit(cache=True, nogil=True)(function))
+    except RuntimeError:
+        return cast(F, njit(nogil=True)(function))
 
 
 @compiled
@@ -237,205 +144,253 @@ def walk(
     read_at, read, expected = tables.read_at, tables.read, tables.expected
     write_at, write, dying_at, dying = tables.write_at, tables.write, tables.dying_at, tables.dying
     workspace, duration, stream, size = tables.workspace, tables.duration, tables.stream, tables.size
-    in_at, after_at, rerun_at, late = orders.in_at, orders.after_at, orders.rerun_at, orders.late
-    register, at, flags, version, tier = state.register, state.at, state.flags, state.version, state.tier
+    offloadable, out_ns, in_ns, duplex = tables.offloadable, tables.out_ns, tables.in_ns, tables.duplex
+    in_at, in_storage, after_at, after_kind = orders.in_at, orders.in_storage, orders.after_at, orders.after_kind
+    after_storage, after_tier, rerun_at = orders.after_storage, orders.after_tier, orders.rerun_at
+    rerun, rerun_for, late = orders.rerun, orders.rerun_for, orders.late
+    late_at, late_dying = orders.late_at, orders.late_dying
+    at, flags, version, tier, register = state.at, state.flags, state.version, state.tier, state.register
     heap_time, heap_bytes, stream_free, tiers = state.heap_time, state.heap_bytes, state.stream_free, state.tiers
-    copies, tier_bytes = record.copies, record.tier_bytes
-    code = 0
-    s = -1
+    copies, tier_bytes, record_start, record_end = record.copies, record.tier_bytes, record.start, record.end
+    record_wait, record_for, record_kind = record.wait_ns, record.wait_for, record.wait_kind
+    record_memory, record_static = record.memory_ns, record.static_bytes
+    now, last_end, step_ns, recompute_ns = register[NOW], register[LAST_END], register[STEP], register[RECOMPUTE]
+    used, peak, peak_op = register[USED], register[PEAK], register[PEAK_OP]
+    coming, ordered, row = register[COMING], register[ORDERED], register[COPIES]
+    static, static_peak, static_peak_op = register[STATIC], register[STATIC_PEAK], register[STATIC_PEAK_OP]
+    short, short_op, short_tier = register[SHORT], register[SHORT_OP], register[SHORT_TIER]
+    code, s, op = 0, -1, first
+
     for op in range(first, end_op):
         for t in range(tiers.shape[0]):
             tier_bytes[op, t] = tiers[t, TIER_USED]
         highest = memory_ns = wait_ns = longest = 0
         wait_for, wait_kind = -1, FOR_NOTHING
+        copies_in, reruns = in_at[op + 1] - in_at[op], rerun_at[op + 1] - rerun_at[op]
 
-        for i in range(in_at[op], in_at[op + 1]):
-            s = orders.in_storage[i]
-            t = tier[s]
-            if t < 0:
-                code = COPY_IN_WITHOUT_COPY
-            elif flags[s] & IN_HBM:
-                code = COPY_IN_ALREADY_IN_HBM
-            elif tables.in_ns[t, s] < 0:
-                code = NO_LINK
-            if code:
-                break
-            highest = max(highest, _check_room(register, op, size[s], limit))
-            register[STATIC] += size[s]
-            issue = max(register[NOW], stream_free[0])
-            now = _allocate(register, heap_time, heap_bytes, issue, size[s], limit, op)
-            memory_ns += now - issue
-            register[NOW] = now
-            end = _copy(
-                register, tiers, copies, s, op, t, 0, tables.duplex[t], tables.in_ns[t, s], now, max(now, at[s, COPIED])
-            )
-            at[s, READY] = end
-            flags[s] = flags[s] | IN_HBM | COPIED_SINCE_ACCESS | READY_BY_COPY
-            if end >= at[s, BUSY]:
-                at[s, BUSY] = end
-                flags[s] = flags[s] | BUSY_BY_COPY
-        if code:
-            break
+        for turn in range(copies_in + reruns + 1):
+            copy_in, again = turn < copies_in, turn < copies_in + reruns
+            k = rerun_at[op] + turn - copies_in
+            executed = rerun[k] if again and not copy_in else op
+            queue = 0 if again else stream[op]
+            free = max(now, stream_free[queue])
+            start, cause, kind, fresh = free, -1, FOR_NOTHING, 0
 
-        # The executions again, and last the operator itself.
-        for k in range(rerun_at[op], rerun_at[op + 1] + 1):
-            again = k < rerun_at[op + 1]
-            executed = orders.rerun[k] if again else op
-            queue = 0 if again else stream[executed]
-            free = max(register[NOW], stream_free[queue])
-            start, cause, kind = free, -1, FOR_NOTHING
-            for i in range(read_at[executed], read_at[executed + 1]):
-                s = read[i]
-                if not flags[s] & IN_HBM:
-                    code = READ_OF_DROPPED if flags[s] & DROPPED else READ_NOT_IN_HBM
+            # May it? What is it waiting for, and how much does it need?
+            if copy_in:
+                s = in_storage[in_at[op] + turn]
+                if tier[s] < 0:
+                    code = COPY_IN_WITHOUT_COPY
+                elif flags[s] & IN_HBM:
+                    code = COPY_IN_ALREADY_IN_HBM
+                elif in_ns[tier[s], s] < 0:
+                    code = NO_LINK
+                fresh = need = size[s]
+            else:
+                for i in range(read_at[executed], read_at[executed + 1]):
+                    s = read[i]
+                    if not flags[s] & IN_HBM:
+                        code = READ_OF_DROPPED if flags[s] & DROPPED else READ_NOT_IN_HBM
+                        break
+                    if version[s] != expected[i]:
+                        code = WRONG_VERSION
+                        break
+                    if at[s, READY] > start:
+                        start, cause = at[s, READY], s
+                        kind = FOR_COPY_IN if flags[s] & READY_BY_COPY else FOR_OPERATOR
+                if code:
                     break
-                if version[s] != expected[i]:
-                    code = WRONG_VERSION
-                    break
-                if at[s, READY] > start:
-                    start, cause = at[s, READY], s
-                    kind = FOR_COPY_IN if flags[s] & READY_BY_COPY else FOR_OPERATOR
+                for i in range(write_at[executed], write_at[executed + 1]):
+                    s = write[i]
+                    if flags[s] & IN_HBM:
+                        if at[s, BUSY] > start:
+                            start, cause = at[s, BUSY], s
+                            kind = FOR_COPY if flags[s] & BUSY_BY_COPY else FOR_OPERATOR
+                        continue
+                    if tier[s] >= 0:
+                        code = WRITE_NOT_IN_HBM
+                        break
+                    if flags[s] & DROPPED and not again:
+                        code = WRITE_OF_DROPPED
+                        break
+                    fresh += size[s]
+                need = workspace[executed] + fresh
             if code:
                 break
-            fresh = 0
-            for i in range(write_at[executed], write_at[executed + 1]):
-                s = write[i]
-                if flags[s] & IN_HBM:
-                    if at[s, BUSY] > start:
-                        start, cause = at[s, BUSY], s
-                        kind = FOR_COPY if flags[s] & BUSY_BY_COPY else FOR_OPERATOR
-                    continue
-                if tier[s] >= 0:
-                    code = WRITE_NOT_IN_HBM
-                    break
-                if flags[s] & DROPPED and not again:
-                    code = WRITE_OF_DROPPED
-                    break
-                fresh += size[s]
-            if code:
-                break
-            need = workspace[executed] + fresh
-            highest = max(highest, _check_room(register, op, need, limit))
-            register[STATIC] += fresh
-            waited = start - free
-            wait_ns += waited
-            if waited > longest:
-                longest, wait_for, wait_kind = waited, cause, kind
-            if need:
-                asked = start
-                start = _allocate(register, heap_time, heap_bytes, asked, need, limit, op)
-                memory_ns += start - asked
+
+            # Room in listed order (`script._check_room`).
+            total = static + need
+            static += fresh
+            highest = max(highest, total)
+            if total > static_peak:
+                static_peak, static_peak_op = total, op
+            if total > limit and short == 0:
+                short, short_op, short_tier = total - limit, op, -1
+
+            # Room in time (`Clock._allocate`). Releases of the same time all come at once, in whichever order.
+            asked = start
+            if need or copy_in:
+                for new in range(ordered, coming):
+                    when, size_of = heap_time[new], heap_bytes[new]
+                    i = new
+                    while i > 0 and heap_time[(i - 1) >> 1] > when:
+                        above = (i - 1) >> 1
+                        heap_time[i], heap_bytes[i] = heap_time[above], heap_bytes[above]
+                        i = above
+                    heap_time[i], heap_bytes[i] = when, size_of
+                while coming > 0 and (heap_time[0] <= start or used + need > limit):
+                    start = max(start, heap_time[0])
+                    used -= heap_bytes[0]
+                    coming -= 1
+                    when, size_of = heap_time[coming], heap_bytes[coming]
+                    i = 0
+                    while 2 * i + 1 < coming:
+                        below = 2 * i + 1
+                        if below + 1 < coming and heap_time[below + 1] < heap_time[below]:
+                            below += 1
+                        if heap_time[below] >= when:
+                            break
+                        heap_time[i], heap_bytes[i] = heap_time[below], heap_bytes[below]
+                        i = below
+                    heap_time[i], heap_bytes[i] = when, size_of
+                ordered = coming
+                used += need
+                if used > peak:
+                    peak, peak_op = used, op
+            memory_ns += start - asked
+            now = start
+
+            if copy_in:
+                t = tier[s]
+                begin = max(now, at[s, COPIED], tiers[t, FREE_IN])
+                end = begin + in_ns[t, s]
+                tiers[t, FREE_IN] = end
+                copies[row, 0], copies[row, 1], copies[row, 2], copies[row, 3] = s, op, t, 0
+                copies[row, 4], copies[row, 5], copies[row, 6] = now, begin, end
+                row += 1
+                step_ns = max(step_ns, end)
+                at[s, READY] = end
+                flags[s] = flags[s] | IN_HBM | COPIED_SINCE_ACCESS | READY_BY_COPY
+                if end >= at[s, BUSY]:
+                    at[s, BUSY] = end
+                    flags[s] = flags[s] | BUSY_BY_COPY
+                continue
+
+            # The execution (`Clock.execute`), and what its writes make of copies.
+            wait_ns += asked - free
+            if asked - free > longest:
+                longest, wait_for, wait_kind = asked - free, cause, kind
             end = start + duration[executed]
+            accessed = 0 if again else COPIED_SINCE_ACCESS
             for i in range(read_at[executed], read_at[executed + 1]):
                 s = read[i]
-                if not again:
-                    flags[s] = flags[s] & ~COPIED_SINCE_ACCESS
+                flags[s] = flags[s] & ~accessed
                 if end > at[s, BUSY]:
                     at[s, BUSY] = end
                     flags[s] = flags[s] & ~BUSY_BY_COPY
             for i in range(write_at[executed], write_at[executed + 1]):
                 s = write[i]
                 at[s, READY] = end
-                kept = flags[s] & ~(DROPPED | READY_BY_COPY)
-                if not again:
-                    kept = kept & ~COPIED_SINCE_ACCESS
+                flags[s] = (flags[s] & ~(DROPPED | READY_BY_COPY | accessed)) | IN_HBM
                 if end > at[s, BUSY]:
                     at[s, BUSY] = end
-                    kept = kept & ~BUSY_BY_COPY
-                flags[s] = kept | IN_HBM
+                    flags[s] = flags[s] & ~BUSY_BY_COPY
                 version[s] = executed
                 if tier[s] >= 0:
                     tiers[tier[s], TIER_USED] -= size[s]
                     tier[s] = -1
             if workspace[executed]:
-                _push(register, heap_time, heap_bytes, end, workspace[executed])
-            register[NOW] = start
-            register[LAST_END] = end
-            stream_free[queue] = end
-            register[STEP] = max(register[STEP], end)
-            if not again:
-                record.start[op] = start
-                record.end[op] = end
-                continue
-            register[RECOMPUTE] += duration[executed]
-            for i in range(read_at[executed], read_at[executed + 1]):
-                s = read[i]
-                if late[s] == k:
-                    _gone(register, at, flags, tier, heap_time, heap_bytes, tiers, s, size[s])
-            for i in range(write_at[executed], write_at[executed + 1]):
-                s = write[i]
-                if late[s] == k:
-                    _gone(register, at, flags, tier, heap_time, heap_bytes, tiers, s, size[s])
-            s = orders.rerun_for[k]
-            if s >= 0 and flags[s] & COPIED_SINCE_ACCESS:
-                code = RECOMPUTE_AND_SWAP
-                break
-        if code:
-            break
-        record.wait_ns[op] = wait_ns
-        record.wait_for[op] = wait_for
-        record.wait_kind[op] = wait_kind
-        record.memory_ns[op] = memory_ns
-        record.static_bytes[op] = highest
+                heap_time[coming], heap_bytes[coming] = end, workspace[executed]
+                coming += 1
+            last_end = stream_free[queue] = end
+            step_ns = max(step_ns, end)
+            if again:
+                recompute_ns += duration[executed]
+                s = rerun_for[k]
+                if s >= 0 and flags[s] & COPIED_SINCE_ACCESS:
+                    code = RECOMPUTE_AND_SWAP
+                    break
+                first_dead, end_dead = late_at[k], late_at[k + 1]
+            else:
+                record_start[op], record_end[op] = start, end
+                record_wait[op], record_for[op], record_kind[op] = wait_ns, wait_for, wait_kind
+                record_memory[op], record_static[op] = memory_ns, highest
+                first_dead, end_dead = dying_at[op], dying_at[op + 1]
 
-        for i in range(after_at[op], after_at[op + 1]):
-            s = orders.after_storage[i]
-            kind = orders.after_kind[i]
-            there = flags[s] & IN_HBM
-            if kind == COPY_OUT:
-                t = orders.after_tier[i]
-                if t < 0 or budgets[t] <= 0:
-                    code = UNKNOWN_TIER
-                elif not tables.offloadable[s]:
-                    code = NOT_OFFLOADABLE
-                elif not there:
-                    code = COPY_OUT_NOT_IN_HBM
-                elif tier[s] < 0 and tables.out_ns[t, s] < 0:
-                    code = NO_LINK
+                for i in range(after_at[op], after_at[op + 1]):
+                    s = after_storage[i]
+                    there = flags[s] & IN_HBM
+                    if after_kind[i] == COPY_OUT:
+                        t = after_tier[i]
+                        if t < 0 or budgets[t] <= 0:
+                            code = UNKNOWN_TIER
+                        elif not offloadable[s]:
+                            code = NOT_OFFLOADABLE
+                        elif not there:
+                            code = COPY_OUT_NOT_IN_HBM
+                        elif tier[s] < 0 and out_ns[t, s] < 0:
+                            code = NO_LINK
+                        if code:
+                            break
+                        if tier[s] >= 0:  # rule 4: the copy is still valid, no bytes move
+                            continue
+                        tier[s] = t
+                        held = tiers[t, TIER_USED] + size[s]
+                        tiers[t, TIER_USED] = held
+                        tiers[t, TIER_PEAK] = max(tiers[t, TIER_PEAK], held)
+                        tier_bytes[op, t] = max(tier_bytes[op, t], held)
+                        if held > budgets[t] and short == 0:
+                            short, short_op, short_tier = held - budgets[t], op, t
+                        link = FREE_OUT if duplex[t] else FREE_IN
+                        begin = max(last_end, at[s, READY], tiers[t, link])
+                        end = begin + out_ns[t, s]
+                        tiers[t, link] = end
+                        copies[row, 0], copies[row, 1], copies[row, 2], copies[row, 3] = s, op, t, 1
+                        copies[row, 4], copies[row, 5], copies[row, 6] = last_end, begin, end
+                        row += 1
+                        step_ns = max(step_ns, end)
+                        at[s, COPIED] = end
+                        flags[s] = flags[s] | COPIED_SINCE_ACCESS
+                        if end >= at[s, BUSY]:
+                            at[s, BUSY] = end
+                            flags[s] = flags[s] | BUSY_BY_COPY
+                    elif after_kind[i] == RELEASE:
+                        if not there:
+                            code = RELEASE_NOT_IN_HBM
+                            break
+                        flags[s] = (flags[s] & ~(IN_HBM | DROPPED)) | (DROPPED if tier[s] < 0 else 0)
+                        static -= size[s]
+                        heap_time[coming], heap_bytes[coming] = max(last_end, at[s, BUSY]), size[s]
+                        coming += 1
+                    else:
+                        if not there or tier[s] < 0:
+                            code = RELEASE_HOST_ILLEGAL
+                            break
+                        tiers[tier[s], TIER_USED] -= size[s]
+                        tier[s] = -1
                 if code:
                     break
-                if tier[s] >= 0:  # rule 4: the copy is still valid, no bytes move
+
+            # Frees by last access (`script._free`).
+            for i in range(first_dead, end_dead):
+                s = late_dying[i] if again else dying[i]
+                if not again and late[s] >= 0:
                     continue
-                tier[s] = t
-                used = tiers[t, TIER_USED] + size[s]
-                tiers[t, TIER_USED] = used
-                tiers[t, TIER_PEAK] = max(tiers[t, TIER_PEAK], used)
-                tier_bytes[op, t] = max(tier_bytes[op, t], used)
-                if used > budgets[t] and register[SHORT] == 0:
-                    register[SHORT] = used - budgets[t]
-                    register[SHORT_OP] = op
-                    register[SHORT_TIER] = t
-                issue = register[LAST_END]
-                end = _copy(
-                    register, tiers, copies, s, op, t, 1, tables.duplex[t], tables.out_ns[t, s], issue,
-                    max(issue, at[s, READY]),
-                )  # fmt: skip
-                at[s, COPIED] = end
-                flags[s] = flags[s] | COPIED_SINCE_ACCESS
-                if end >= at[s, BUSY]:
-                    at[s, BUSY] = end
-                    flags[s] = flags[s] | BUSY_BY_COPY
-            elif kind == RELEASE:
-                if not there:
-                    code = RELEASE_NOT_IN_HBM
-                    break
-                flags[s] = (flags[s] & ~(IN_HBM | DROPPED)) | (DROPPED if tier[s] < 0 else 0)
-                register[STATIC] -= size[s]
-                _push(register, heap_time, heap_bytes, max(register[LAST_END], at[s, BUSY]), size[s])
-            else:
-                if not there or tier[s] < 0:
-                    code = RELEASE_HOST_ILLEGAL
-                    break
-                tiers[tier[s], TIER_USED] -= size[s]
-                tier[s] = -1
+                if flags[s] & IN_HBM:
+                    flags[s] = flags[s] & ~IN_HBM
+                    static -= size[s]
+                    heap_time[coming], heap_bytes[coming] = max(last_end, at[s, BUSY]), size[s]
+                    coming += 1
+                if tier[s] >= 0:
+                    tiers[tier[s], TIER_USED] -= size[s]
+                    tier[s] = -1
         if code:
             break
-        for i in range(dying_at[op], dying_at[op + 1]):
-            s = dying[i]
-            if late[s] < 0:
-                _gone(register, at, flags, tier, heap_time, heap_bytes, tiers, s, size[s])
-    if code:
-        register[CODE] = code
-        register[CODE_OP] = op
-        register[CODE_STORAGE] = s
+
+    register[NOW], register[LAST_END], register[STEP], register[RECOMPUTE] = now, last_end, step_ns, recompute_ns
+    register[USED], register[PEAK], register[PEAK_OP] = used, peak, peak_op
+    register[COMING], register[ORDERED], register[COPIES] = coming, ordered, row
+    register[STATIC], register[STATIC_PEAK], register[STATIC_PEAK_OP] = static, static_peak, static_peak_op
+    register[SHORT], register[SHORT_OP], register[SHORT_TIER] = short, short_op, short_tier
+    register[CODE], register[CODE_OP], register[CODE_STORAGE] = code, op, s
     return code

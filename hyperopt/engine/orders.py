@@ -100,6 +100,8 @@ def orders_from(
     last = np.flatnonzero(np.diff(owner, append=-1))
     rerun_for[last] = target[owner[last]]
 
+    late = _late(arrays, again, before[owner])
+    dying = np.flatnonzero(late >= 0)
     in_turn, after_turn = np.argsort(in_op, kind="stable"), np.argsort(after_op, kind="stable")
     return Orders(
         initial=_int32(start),
@@ -113,7 +115,9 @@ def orders_from(
         rerun_at=_starts(before[owner], operators),
         rerun=_int32(again),
         rerun_for=rerun_for,
-        late=_late(arrays, again, before[owner]),
+        late=late,
+        late_at=_starts(late[dying], len(again)),
+        late_dying=_int32(dying[np.argsort(late[dying], kind="stable")]),
     )
 
 
@@ -190,7 +194,7 @@ def _int32(values: I64) -> I32:
     return np.ascontiguousarray(values, np.int32)
 
 
-def _starts(op: I64, operators: int) -> I32:
+def _starts(op: I64 | I32, operators: int) -> I32:
     at = np.zeros(operators + 1, np.int32)
     at[1:] = np.cumsum(np.bincount(op, minlength=operators))
     return at
