@@ -25,9 +25,10 @@ ZIPF = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Parallel:
-    """How the model is split. `tensor`: also the sequence; `stage` of `stages`: this rank's, in the pipeline;
+    """How the model is split over ranks.
 
-    `experts`: ranks that share a layer's experts; `data`: ranks that share the optimizer's states.
+    `tensor`: ranks that share each layer's products, and the tokens between them; `stage` of `stages`: this rank's
+    place in the pipeline; `experts`: ranks that share a layer's experts; `data`: those that share optimizer states.
     """
 
     tensor: int = 1
