@@ -124,6 +124,8 @@ def replay_compiled(profile: Profile, plan: Plan, limit: int | None) -> Timeline
         assert found.op is not None
         raise OutOfMemory(found.op, found.short_bytes, "hbm" if found.tier < 0 else arrays.tiers[found.tier])
     tiers = arrays.tiers
+    storage, *others = found.copies.T
+    columns = [column.tolist() for column in others]
     return Timeline(
         step_ns=found.step_ns,
         peak_bytes=found.peak_bytes,
@@ -136,10 +138,8 @@ def replay_compiled(profile: Profile, plan: Plan, limit: int | None) -> Timeline
         start=found.start.tolist(),
         end=found.end.tolist(),
         copies=[
-            Copy(storage, op, tiers[tier], out == 1, issue, start, end)
-            for storage, (op, tier, out, issue, start, end) in zip(
-                arrays.ids[found.copies[:, 0]].tolist(), found.copies[:, 1:].tolist(), strict=True
-            )
+            Copy(id, op, tiers[tier], out == 1, issue, start, end)
+            for id, op, tier, out, issue, start, end in zip(arrays.ids[storage].tolist(), *columns, strict=True)
         ],
     )
 

@@ -28,6 +28,7 @@ from hyperopt.plan import EMPTY, Action, Budget, Plan, Recompute, Residency
 from hyperopt.profile import COMPUTE, Device, Links, Operator, Profile, Storage, Tier
 from hyperopt.replay import Timeline, replay, replay_compiled, replay_defined
 from hyperopt.script import program_of, write_script
+from tests.engine.samples import moving_plan, training_step
 from tests.generators import plans, profiles, walks
 from tests.samples import random_profile
 
@@ -299,6 +300,40 @@ def test_large_profiles_go_through_the_engine(monkeypatch: pytest.MonkeyPatch) -
         replay(TWO, Plan(residency=Residency(initial={0: "nowhere"})))
     with pytest.raises(IllegalPlan, match="released without a copy"):
         replay(TWO, Plan(residency=Residency(actions=(act(0, "release", 0),))))
+
+
+def test_a_large_step() -> None:
+    profile = training_step(6000)
+    plan = moving_plan(profile, 500)
+    free = replay(profile, plan)
+    assert free.copies and free.recompute_ns and free.stall_ns >= 0
+    least, without = free.static_peak_bytes, replay_defined(profile, EMPTY, None)
+    assert least < without.static_peak_bytes and without == replay(profile)
+    for limit in (None, least, least + 10_000):
+        assert replay(profile, plan, limit) == replay_defined(profile, plan, limit)
+    assert defined(profile, plan, least - 1) == (free.static_peak_op, 1, "hbm")
+    with pytest.raises(OutOfMemory):
+        replay(profile, plan, least - 1)
+
+
+@pytest.mark.parametrize("place", [0, 3, 333, 700, 1100, 1399])
+def test_a_large_step_resumed(place: int) -> None:
+    profile = training_step(6000)
+    plan = moving_plan(profile, 500)
+    arrays, orders = arrays_of(profile), orders_of(profile, plan)
+    actions, recompute = list(plan.residency.actions), plan.residency.recompute
+    gone = actions.pop(place)
+    residencies = [Residency(actions=tuple(actions), recompute=recompute)]
+    residencies += [Residency(actions=plan.residency.actions, recompute=recompute[: place % len(recompute)])]
+    actions.insert(place, msgspec.structs.replace(gone, op=max(gone.op - 5, 0)))
+    residencies += [Residency(actions=tuple(sorted(actions, key=lambda a: a.op)), recompute=recompute)]
+    least = run(arrays, orders).static_peak_bytes
+    for limit in (None, least, least + 10_000):
+        base = run(arrays, orders, limit, checkpoints=16)
+        for residency in residencies:
+            other = orders_of(profile, Plan(residency=residency))
+            same(run(arrays, other, limit), resume(arrays, base, other, keep=True))
+            assert first_change(arrays, orders, other) <= gone.op or residency.actions == plan.residency.actions
 
 
 def test_without_numba_the_definition_replays(monkeypatch: pytest.MonkeyPatch) -> None:
