@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
+I8 = NDArray[np.int8]
 F = TypeVar("F", bound=Callable[..., Any])
 
 COPY_OUT, RELEASE, RELEASE_HOST = 0, 1, 2
@@ -101,7 +102,7 @@ class State(NamedTuple):
 
     register: I64
     at: I64  # (storages, 3)
-    flags: U8
+    flags: I8
     version: I32
     tier: I32  # where the storage's copy is, or -1
     heap_time: I64

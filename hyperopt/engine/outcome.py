@@ -99,7 +99,7 @@ def run(
     """The outcome of a plan within `hbm_bytes` (None: no limit) and `tiers` (bytes by name; a tier left out has what
     the profile says, 0: no such tier). Keeps so many checkpoints for `resume`.
 
-    Raises `OverflowError` where the plan's sums may not fit 64 bits.
+    Raises `OverflowError` where the plan's sums may not fit 64 bits, `ValueError` for orders made for another profile.
     """
     own = arrays.profile.device.tiers
     given = tiers or {}
@@ -223,6 +223,8 @@ def _outcome(
 
 
 def _check_fit(arrays: Arrays, orders: Orders) -> None:
+    if len(orders.in_at) != arrays.operators + 1 or len(orders.late) != arrays.storages:
+        raise ValueError("the orders are for another profile")
     if not arrays.fit(len(orders.in_storage) + len(orders.after_storage), len(orders.rerun)):
         raise OverflowError("bytes or nanoseconds of the plan do not fit 64 bits")
 
@@ -237,7 +239,7 @@ def _blank(arrays: Arrays, orders: Orders) -> State:
     return State(
         register=np.zeros(k.REGISTERS, np.int64),
         at=np.zeros((storages, 3), np.int64),
-        flags=np.zeros(storages, np.uint8),
+        flags=np.zeros(storages, np.int8),
         version=np.full(storages, -1, np.int32),
         tier=np.full(storages, -1, np.int32),
         heap_time=np.empty(room, np.int64),

@@ -14,6 +14,7 @@ from hyperopt.engine import (
     Arrays,
     Orders,
     Outcome,
+    OutOfPlace,
     arrays_of,
     first_change,
     kernel,
@@ -30,7 +31,7 @@ from hyperopt.replay import Timeline, replay, replay_compiled, replay_defined
 from hyperopt.script import program_of, write_script
 from tests.engine.samples import moving_plan, training_step
 from tests.generators import plans, profiles, walks
-from tests.samples import random_profile
+from tests.samples import random_profile, worked_example
 
 Case = tuple[Profile, Plan]
 LOOSE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -105,13 +106,13 @@ def waits_are_true(profile: Profile, line: Timeline, found: Outcome) -> None:
         assert record.wait_ns.sum() + record.memory_ns.sum() + sum(program.duration) == max(line.end, default=0)
 
 
-@settings(max_examples=1200, deadline=None, suppress_health_check=LOOSE)
+@settings(max_examples=1000, deadline=None, suppress_health_check=LOOSE)
 @given(cases(), st.none() | st.integers(0, 60))
 def test_equal(case: Case, limit: int | None) -> None:
     agree(*case, limit if limit is not None else case[1].budget.hbm_bytes)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=LOOSE)
+@settings(max_examples=350, deadline=None, suppress_health_check=LOOSE)
 @given(cases(max_operators=20, max_storages=8), st.none() | st.integers(0, 80))
 def test_equal_on_longer_steps(case: Case, limit: int | None) -> None:
     agree(*case, limit)
@@ -138,7 +139,7 @@ def test_equal_with_odd_links(case: Case, scale: float, duplex: bool, speed: flo
     agree(msgspec.structs.replace(profile, device=device, operators=operators), plan, None)
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=LOOSE)
+@settings(max_examples=400, deadline=None, suppress_health_check=LOOSE)
 @given(st.data(), st.integers(1, 20))
 def test_resumed_is_as_run_whole(data: st.DataObject, checkpoints: int) -> None:
     profile = data.draw(profiles(max_operators=20, max_storages=6))
@@ -179,6 +180,43 @@ def same(one: Outcome, other: Outcome) -> None:
         assert np.array_equal(one.copies, other.copies)
     for name in names:
         assert getattr(one, name) == getattr(other, name), name
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=LOOSE)
+@given(cases(max_operators=16, max_storages=6))
+def test_the_loop_stays_within_its_arrays(case: Case) -> None:
+    """Uncompiled, where Python checks every place in an array."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel, "walk", kernel.walk.py_func)  # type: ignore[attr-defined]
+        agree(*case, None)
+        agree(*case, case[1].budget.hbm_bytes)
+
+
+def test_orders_for_another_profile() -> None:
+    with pytest.raises(ValueError, match="another profile"):
+        run(arrays_of(TWO), orders_of(worked_example(), EMPTY))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"initial": ([0, 0], [0, 0])},
+        {"initial": ([0], [3])},
+        {"copy_in": ([4], [0])},
+        {"copy_in": ([0], [-1])},
+        {"copy_in": ([1], [0])},
+        {"copy_in": ([0, 2], [0])},
+        {"after": ([0], [3], [0], [0])},
+        {"after": ([0], [0], [0], [3])},
+        {"after": ([0], [0], [0], [0, 0])},
+        {"recompute": ([2], [1], [])},
+        {"recompute": ([2], [1], [[4]])},
+        {"recompute": ([2], [0], [[0]])},
+    ],
+)
+def test_orders_out_of_place(given: dict[str, Any]) -> None:
+    with pytest.raises(OutOfPlace):
+        orders_from(arrays_of(TWO), **given)
 
 
 @pytest.mark.parametrize("seed", range(30))
