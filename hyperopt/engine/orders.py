@@ -82,7 +82,7 @@ def orders_from(
     after_op, after_kind, after_storage, after_tier = map(_array, after)
     before, target = map(_array, recompute[:2])
     lists = recompute[2]
-    _check(_within(start, storages) and len(np.unique(start)) == len(start), "initial")
+    _check(_within(start, storages) and (not len(start) or int(np.bincount(start).max()) == 1), "initial")
     _check(_within(start_tier, len(arrays.tiers), least=-1), "initial")
     _check(_within(after_kind, 3) and _within(after_tier, len(arrays.tiers), least=-1), "kind or tier")
     for op, storage in ((in_op, in_storage), (after_op, after_storage), (before, target)):
@@ -91,6 +91,27 @@ def orders_from(
     _check(len(start) == len(start_tier) and len(after_op) == len(after_kind) == len(after_tier), "lengths")
     _check(len(before) == len(lists), "lengths")
 
+    in_turn, after_turn = np.argsort(in_op, kind="stable"), np.argsort(after_op, kind="stable")
+    return Orders(
+        _int32(start),
+        _int32(start_tier),
+        _starts(in_op, operators),
+        _int32(in_storage[in_turn]),
+        _starts(after_op, operators),
+        _int32(after_kind[after_turn]),
+        _int32(after_storage[after_turn]),
+        _int32(after_tier[after_turn]),
+        *_reruns(arrays, before, target, lists),
+    )
+
+
+def _reruns(
+    arrays: Arrays, before: I64, target: I64, lists: Sequence[Sequence[int]]
+) -> tuple[I32, I32, I32, I32, I32, I32]:
+    """The fields of `Orders` from `rerun_at` on."""
+    none, late = np.zeros(0, np.int32), np.full(arrays.storages, -1, np.int32)
+    if len(lists) == 0:
+        return np.zeros(arrays.operators + 1, np.int32), none, none, late, np.zeros(1, np.int32), none
     turn = np.argsort(before, kind="stable")
     ends = np.fromiter(accumulate(map(len, lists), initial=0), np.int64, len(lists) + 1)
     again = np.fromiter(chain.from_iterable(lists[i] for i in turn), np.int64, int(ends[-1]))
@@ -99,25 +120,15 @@ def orders_from(
     rerun_for = np.full(len(again), -1, np.int32)
     last = np.flatnonzero(np.diff(owner, append=-1))
     rerun_for[last] = target[owner[last]]
-
-    late = _late(arrays, again, before[owner])
+    _keep(arrays, again, before[owner], late)
     dying = np.flatnonzero(late >= 0)
-    in_turn, after_turn = np.argsort(in_op, kind="stable"), np.argsort(after_op, kind="stable")
-    return Orders(
-        initial=_int32(start),
-        initial_tier=_int32(start_tier),
-        in_at=_starts(in_op, operators),
-        in_storage=_int32(in_storage[in_turn]),
-        after_at=_starts(after_op, operators),
-        after_kind=_int32(after_kind[after_turn]),
-        after_storage=_int32(after_storage[after_turn]),
-        after_tier=_int32(after_tier[after_turn]),
-        rerun_at=_starts(before[owner], operators),
-        rerun=_int32(again),
-        rerun_for=rerun_for,
-        late=late,
-        late_at=_starts(late[dying], len(again)),
-        late_dying=_int32(dying[np.argsort(late[dying], kind="stable")]),
+    return (
+        _starts(before[owner], arrays.operators),
+        _int32(again),
+        rerun_for,
+        late,
+        _starts(late[dying], len(again)),
+        _int32(dying[np.argsort(late[dying], kind="stable")]),
     )
 
 
@@ -171,19 +182,17 @@ def _check_recompute(arrays: Arrays, before: I64, target: I64, again: I64, owner
     _check(bool((writers > 0).all()), "recompute without its writer")
 
 
-def _late(arrays: Arrays, again: I64, before: I64) -> I32:
-    """Per storage the place in `again` where it dies instead of at its last access (`script._dying`), or -1."""
-    late = np.full(arrays.storages, -1, np.int32)
-    if len(again):
-        t = arrays.tables
-        for at, accessed in ((t.read_at, t.read), (t.write_at, t.write)):
-            count = at[again + 1] - at[again]
-            place = np.repeat(np.arange(len(again)), count)
-            within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
-            storage = accessed[at[again][place] + within]
-            keeps = (t.last_access[storage] < before[place]) & ~arrays.stays[storage]
-            np.maximum.at(late, storage[keeps], place[keeps].astype(np.int32))
-    return late
+def _keep(arrays: Arrays, again: I64, before: I64, late: I32) -> None:
+    """Writes to `late`, per storage, the place in `again` where it dies instead of at its last access
+    (`script._dying`)."""
+    t = arrays.tables
+    for at, accessed in ((t.read_at, t.read), (t.write_at, t.write)):
+        count = at[again + 1] - at[again]
+        place = np.repeat(np.arange(len(again)), count)
+        within = np.arange(len(place)) - np.repeat(np.cumsum(count) - count, count)
+        storage = accessed[at[again][place] + within]
+        keeps = (t.last_access[storage] < before[place]) & ~arrays.stays[storage]
+        np.maximum.at(late, storage[keeps], place[keeps].astype(np.int32))
 
 
 def _array(values: ArrayLike) -> I64:

@@ -78,6 +78,13 @@ def agree(profile: Profile, plan: Plan, limit: int | None) -> str:
         with pytest.raises(OutOfMemory) as short:
             replay_compiled(profile, plan, limit)
         assert (short.value.op, short.value.short_bytes, short.value.tier) == expected
+        roomy = {name: 2**50 for name, size in plan.budget.tier_bytes(profile).items() if size}
+        free = run(arrays, orders_of(profile, plan), None, {**dict.fromkeys(arrays.tiers, 0), **roomy})
+        assert free.status == "fits"
+        for field in ("static_bytes", "tier_bytes"):
+            assert np.array_equal(getattr(found.record, field), getattr(free.record, field))
+        for name in ("static_peak_bytes", "static_peak_op", "recompute_ns"):
+            assert getattr(found, name) == getattr(free, name)
     else:
         assert isinstance(expected, Timeline), expected
         assert replay_compiled(profile, plan, limit) == expected
