@@ -159,7 +159,7 @@ def _copy_ns(tiers: Sequence[Tier], size: I64, *, out: bool) -> I64:
         if not speed:
             continue
         latency, factor = ns(tier.latency_us), 10**9 * speed.denominator
-        if speed.numerator < 2**62 and factor * int(size.max(initial=0)) < 2**62:
+        if speed.numerator < 2**62 and factor * int(size.max(initial=1)) < 2**62:
             table[i] = latency - (-size * factor // speed.numerator)
         else:
             table[i] = [latency - (-s * factor // speed.numerator) for s in size.tolist()]
