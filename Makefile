@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench clean
+.PHONY: demo test lint openapi bench bench-addresses clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -26,6 +26,9 @@ openapi: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.jobs
+
+bench-addresses: $(READY)
+	$(BIN)/python -m bench.addresses
 
 clean:
 	rm -rf $(VENV) .venv-client .venv-service build demo-out

@@ -1,0 +1,88 @@
+"""Commands on addresses: allocate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from hyperopt.cli.files import INFEASIBLE, MOST_BYTES, MOST_SEED, STANDARD_OUTPUT, AsJson, check_output, say
+from hyperopt.documents import DocumentError
+
+NOT_FOUND = 4
+
+DEFAULT_LIMIT_S = 4.0
+"""Leaves a first call, which compiles, within five seconds on a small table and ten on a large one."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("allocate")(allocate)
+
+
+def allocate(
+    buffers: Annotated[Path, typer.Argument(metavar="BUFFERS", help="CSV with the columns id,lower,upper,size")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="where to write the table with its offsets")],
+    capacity: Annotated[
+        int | None, typer.Option(min=0, max=MOST_BYTES, help="bytes of each pool; the search ends once it is met")
+    ] = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="seconds of search")] = DEFAULT_LIMIT_S,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
+    as_json: AsJson = False,
+) -> int:
+    """Offsets for buffers. Exit 0: written; 3: proven not to fit the capacity; 4: none found that fits."""
+    from solver.addresses import AddressError, table
+    from solver.addresses import allocate as place
+
+    check_output(output)
+    try:
+        given = table.read(buffers.read_bytes())
+        found = place(given.buffers, capacity, time_limit, seed)
+    except AddressError as error:
+        raise DocumentError(f"{buffers}: column {error.field}, {error.place}", error.problem, error.remedy) from error
+    if found.fits:
+        _write(given.with_offsets(found.offsets), output)
+    met = "proven" if found.proven else "feasible"
+    status = met if found.fits else "impossible" if found.impossible else "not found"
+    summary = {
+        "buffers": len(given.buffers),
+        "peak_bytes": found.peak_bytes,
+        "lower_bound_bytes": found.lower_bound_bytes,
+        "gap": found.gap,
+        "status": status,
+        "capacity_bytes": capacity,
+        "fits": found.fits,
+        "seconds": round(found.seconds, 3),
+        "output": str(output) if found.fits else None,
+        "pools": {
+            name: {"peak_bytes": peak, "lower_bound_bytes": bound} for name, (peak, bound) in found.pools.items()
+        },
+    }
+    line = (
+        f"peak {found.peak_bytes} bytes, lower bound {found.lower_bound_bytes}, gap {100 * found.gap:.3f} %, "
+        f"{status}, {len(given.buffers)} buffers, {found.seconds:.2f} s"
+    )
+    if output not in STANDARD_OUTPUT:
+        print(msgspec.json.encode(summary).decode() if as_json else line)
+    if found.fits:
+        return 0
+    why = (
+        f"at least {found.lower_bound_bytes} are needed (proven)"
+        if found.impossible
+        else f"the best found in {found.seconds:.1f} s takes {found.peak_bytes}; give a larger --time-limit or capacity"
+    )
+    say(f"the buffers do not fit {capacity} bytes: {why}; nothing was written")
+    return INFEASIBLE if found.impossible else NOT_FOUND
+
+
+def _write(data: bytes, path: Path) -> None:
+    """Beside its place and moved there: nobody reads half a table. Devices and pipes are written to as they are."""
+    if path in STANDARD_OUTPUT or (path.exists() and not path.is_file()):
+        with path.open("wb") as special:
+            special.write(data)
+        return
+    path = path.resolve()
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(data)
+    partial.replace(path)

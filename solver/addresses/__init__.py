@@ -1,0 +1,7 @@
+"""Address planning: offsets for storages that live at different times, so that the peak holds no fragmentation."""
+
+from solver.addresses.allocate import Allocation, allocate
+from solver.addresses.overlap import violations
+from solver.addresses.problem import AddressError, Buffer
+
+__all__ = ["AddressError", "Allocation", "Buffer", "allocate", "violations"]
