@@ -1,4 +1,4 @@
-"""A baseline as a plan document of its own, judged like any other plan."""
+"""A rival's plan as a document of its own, judged like any other plan."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
 from solver.residency.assemble import assemble
-from solver.residency.baselines import BASELINES
 from solver.residency.document import predicted
 from solver.residency.problem import Problem
+from solver.residency.rivals.registry import RIVALS
 
 
 def rival_plan(profile: Profile, name: str, budget: Budget) -> Plan:
-    """The plan that the named baseline makes. Raises `OutOfMemory` where it does not run within the budget."""
+    """The plan that the named rule makes.
+
+    Raises `OutOfMemory` where it does not run within the budget, and `DidNotSolve` where the rule gives up.
+    """
     problem = Problem(profile, budget)
     plan = Plan(
         profile_digest=profile.digest,
         program_digest=profile.program_digest,
         budget=Budget(hbm_bytes=problem.hbm_bytes, tiers=budget.tier_bytes(profile)),
-        residency=assemble(problem, BASELINES[name](problem)),
+        residency=assemble(problem, RIVALS[name](problem)),
         provenance={"solver": "baseline", "name": name},
     )
     plan = msgspec.structs.replace(plan, predicted=predicted(problem, replay(profile, plan)))
