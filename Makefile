@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses clean
+.PHONY: demo test lint openapi bench bench-addresses bench-solver bench-growth clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -26,6 +26,13 @@ openapi: $(READY)
 bench: $(READY)
 	$(BIN)/python -m bench.replay
 	$(BIN)/python -m bench.jobs
+
+# Hours; stopped, both go on where they were. What can be asked for: docs/bench.md, for example ARGS='--sizes small'.
+bench-solver: $(READY)
+	$(BIN)/python -m bench.solver $(ARGS)
+
+bench-growth: $(READY)
+	$(BIN)/python -m bench.growth $(ARGS)
 
 bench-addresses: $(READY)
 	$(BIN)/python -m bench.addresses
