@@ -122,3 +122,99 @@ def test_every_plan_is_legal(name: str, profile: Profile, share: float) -> None:
 def test_a_rule_is_deterministic(name: str, profile: Profile) -> None:
     budget = Budget(hbm_bytes=int(replay(profile).static_peak_bytes * 0.7))
     assert RIVALS[name](Problem(profile, budget)) == RIVALS[name](Problem(profile, budget))
+
+
+# -- as strong as their idea ---------------------------------------------------------------------------------
+
+
+def worked_example(*, recomputable: bool = False) -> Profile:
+    """C6: A 512 MiB idle from 0 to 9, B 128 MiB from 2 to 7, C 128 MiB from 4 to 5; 10 ms an operator."""
+    reads = {5: (2,), 7: (1,), 9: (0,)}
+    writes = {0: (0,), 2: (1,), 4: (2,)}
+    operators = tuple(
+        Operator(
+            duration_us=10_000, reads=reads.get(k, ()), writes=writes.get(k, ()), recomputable=recomputable, type=f"{k}"
+        )
+        for k in range(10)
+    )
+    storages = tuple(Storage(id=i, bytes=size * MIB) for i, size in enumerate((512, 128, 128)))
+    device = Device(host_bytes=1 << 40, links=Links(d2h_bytes_per_s=16 << 30, h2d_bytes_per_s=16 << 30))
+    return Profile(operators=operators, storages=storages, device=device)
+
+
+def test_the_worked_example() -> None:
+    """Capuchin times its copies back; rules with one block of lead, or recompute only, pay."""
+    assert slowdown(worked_example(), "capuchin", 640 * MIB) == 1.0
+    assert (
+        1.0 < slowdown(worked_example(), "two-level", 640 * MIB) < slowdown(worked_example(), "longest-gap", 640 * MIB)
+    )
+    assert run(worked_example(), "checkmate", 640 * MIB) is None  # nothing may be recomputed
+    assert slowdown(worked_example(recomputable=True), "checkmate", 640 * MIB) == pytest.approx(1.1)
+
+
+FAST, SLOW = 64 << 30, 1 << 30
+
+
+@pytest.mark.parametrize("layer_names", [True, False])
+def test_capuchin_hides_swaps_on_a_fast_link(layer_names: bool) -> None:
+    profile = layered(8, size=64 * MIB, copy_bytes_per_s=FAST, layer_names=layer_names)
+    peak = replay(profile).peak_bytes
+    assert slowdown(profile, "capuchin", peak * 6 // 10) == pytest.approx(1.0, abs=0.02)
+
+
+def test_capuchin_recomputes_on_a_slow_link() -> None:
+    """A copy takes 62 ms and a recompute 10: the cheaper one per byte is chosen."""
+    profile = layered(8, size=64 * MIB, copy_bytes_per_s=SLOW)
+    plan = run(profile, "capuchin", replay(profile).peak_bytes * 7 // 10)
+    assert plan is not None and plan.residency.recompute
+
+
+@pytest.mark.parametrize("name", ["two-level", "knapsack", "checkmate"])
+def test_half_of_what_layers_keep_is_recomputed_where_nothing_can_move(name: str) -> None:
+    """What layers hand on stays; what they keep to themselves, 10 ms each of 320, is enough."""
+    profile = layered(8, size=64 * MIB, copy_bytes_per_s=0)
+    peak = replay(profile).peak_bytes
+    assert 1.0 < slowdown(profile, name, peak * 7 // 10) <= 1.25 + 1e-9
+
+
+def test_checkmate_recomputes_no_more_than_the_knapsack() -> None:
+    profile = layered(8, size=64 * MIB, copy_bytes_per_s=0)
+    budget = replay(profile).peak_bytes * 8 // 10
+    assert slowdown(profile, "checkmate", budget) <= slowdown(profile, "knapsack", budget)
+
+
+@pytest.mark.parametrize("name", ["longest-gap", "offload-all", "capuchin", "two-level"])
+def test_a_full_host_stops_moves(name: str) -> None:
+    profile = layered(8, size=64 * MIB, copy_bytes_per_s=FAST)
+    small = Tier(name="host", bytes=128 * MIB, d2h_bytes_per_s=FAST, h2d_bytes_per_s=FAST)
+    device = Device(links=Links(tiers=(small,)))
+    profile = msgspec.structs.replace(profile, device=device)
+    problem = Problem(profile, Budget(hbm_bytes=replay(profile).peak_bytes * 9 // 10))
+    residency = assemble(problem, RIVALS[name](problem))
+    assert residency.actions
+    assert replay(profile, Plan(residency=residency)).tier_peak_bytes["host"] <= 128 * MIB
+
+
+def test_rules_leave_a_step_alone_that_fits() -> None:
+    profile = layered(4, size=MIB, copy_bytes_per_s=FAST)
+    for name in NEW:
+        assert RIVALS[name](Problem(profile, Budget(hbm_bytes=1 << 40))) == Decisions()
+
+
+def test_checkmate_says_when_it_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("solver.residency.rivals.checkmate.MOST_VALUES", 3)
+    with pytest.raises(DidNotSolve, match="more than 3"):
+        run(layered(8, size=MIB, copy_bytes_per_s=0), "checkmate", 12 * MIB)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=7), st.integers(0, 30))
+def test_the_knapsack_is_solved_exactly_on_small_sizes(items: list[tuple[int, int]], limit: int) -> None:
+    sizes, values = [size for size, _ in items], [value for _, value in items]
+    chosen = solve_knapsack(sizes, values, limit)
+    assert sum(sizes[i] for i in chosen) <= limit
+    best = 0
+    for bits in range(1 << len(items)):
+        inside = [i for i in range(len(items)) if bits >> i & 1]
+        if sum(sizes[i] for i in inside) <= limit:
+            best = max(best, sum(values[i] for i in inside))
+    assert sum(values[i] for i in chosen) == best

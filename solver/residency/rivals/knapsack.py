@@ -12,9 +12,10 @@ and `_activation_checkpointing`). Our own code of the rule:
 The source's budget is a fraction that its user sweeps. Here the largest M is found, by bisection, with which the
 plan fits the HBM budget at replay.
 
-Covers: activations only, no offload (the source knows none); parameters, gradients and optimizer states stay. What one
-layer hands to the next is always saved, as with one compiled graph per layer: otherwise small M recompute the whole
-forward at once. An adapter that recomputes whole layers makes one item of each.
+Covers: activations only, no offload (the source knows none); parameters, gradients and optimizer states stay. Once
+what one layer hands to the next is always saved, as with one compiled graph per layer (else a small M recomputes much
+of forward at once), and once it is an item like others; the better plan counts. An adapter that recomputes whole
+layers makes one item of each.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ DYNAMIC_ITEMS, DYNAMIC_SLOTS = 3000, 10_000
 
 BISECTIONS = 12
 
+LARGE = 30_000
+"""From this many operators on, the second form is tried only where the first does not fit."""
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -44,39 +48,43 @@ class Saved:
     kept: frozenset[int]
 
 
-def saved_for_backward(problem: Problem) -> Saved:
-    """What is kept from forward for backward and can be made again; without what layers hand on."""
+def saved_for_backward(problem: Problem, *, layers: bool) -> Saved:
+    """What is kept from forward for backward and can be made again; with `layers` without what these hand on."""
     if problem.profile.adapter.recompute != "operator":
         return Saved([d for d in drops(problem) if d.bytes > 0], frozenset())
     crossing = set(crossings(problem))
-    kept = frozenset(handed_on(problem, blocks_of(problem)))
-    for ends in (kept, frozenset[int]()):  # with nothing inside the layers, what they hand on is all there is
-        found = [d for d in drops(problem, ends) if (d.storages[0], *d.gap) in crossing]
-        if found:
-            return Saved(found, ends)
-    return Saved([], kept)
+    kept = frozenset(handed_on(problem, blocks_of(problem))) if layers else frozenset[int]()
+    return Saved([d for d in drops(problem, kept) if (d.storages[0], *d.gap) in crossing], kept)
 
 
 def knapsack(problem: Problem) -> Decisions:
     """The plan of the activation-memory knapsack (see the module)."""
     if problem.load.max(initial=0) <= problem.hbm_bytes:
         return Decisions()
-    saved = saved_for_backward(problem)
+    best = _largest(problem, saved_for_backward(problem, layers=True))
+    if best.timeline is None or problem.n < LARGE:
+        best = min(best, _largest(problem, saved_for_backward(problem, layers=False)), key=Verdict.rank)
+    return best.decisions
+
+
+def _largest(problem: Problem, saved: Saved) -> Verdict:
+    """The plan for the largest activation budget that fits; where none does, the one that is least over."""
     total = sum(item.bytes for item in saved.items)
-    best = least = _tried(problem, saved, 0)
+    best = _tried(problem, saved, 0)
     low, high = 0, total
     for _ in range(BISECTIONS):
         if high - low <= total // 1000:
             break
         middle = (low + high) // 2
         verdict = _tried(problem, saved, middle)
-        if verdict.rank() < best.rank():
-            best = verdict
-        if verdict.timeline is not None or (least.timeline is None and verdict.excess_bytes <= least.excess_bytes):
+        # Recompute itself needs room: where nothing fits, less of it may be better than most.
+        if verdict.timeline is not None or verdict.excess_bytes < best.excess_bytes:
             low = middle
         else:
             high = middle
-    return best.decisions
+        if verdict.rank() < best.rank():
+            best = verdict
+    return best
 
 
 def _tried(problem: Problem, saved: Saved, memory: int) -> Verdict:
