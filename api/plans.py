@@ -43,6 +43,12 @@ class PlanAsked(BaseModel):
     time_limit_s: float | None = Field(60.0, gt=0, description="Seconds of solving; null: as long as the server allows")
     work_limit: int | None = Field(None, ge=1, le=2**53, description="Replays and search nodes")
     seed: int = Field(0, ge=0, le=2**31 - 1)
+    max_slowdown: float | None = Field(
+        None, ge=0, le=1e6, description="For min_peak: over the unlimited step, as a fraction of it; 0.05 is 5 %"
+    )
+    points: int = Field(
+        8, ge=1, le=100, description="For pareto: budgets along the front, in `alternatives` of the plan"
+    )
 
 
 @router.post(
@@ -67,12 +73,23 @@ def ask(asked: PlanAsked, response: Response, here: Here) -> Job:
     if profile.timing_only:
         raise timing_only(profile.id)
     _check_tiers(asked, profile)
+    if asked.max_slowdown is not None and asked.objective != "min_peak":
+        raise ProblemError(
+            422,
+            "bad-request",
+            "Bad request",
+            f"max_slowdown is for the objective min_peak, not {asked.objective}",
+            field="$.max_slowdown",
+            remedy="leave it out, or ask for min_peak",
+        )
     request = Request(
         budget=Budget(hbm_bytes=asked.budget.hbm_bytes, tiers=asked.budget.tiers),
         objective=asked.objective,
         time_limit_s=_time_limit(asked, here.settings.max_time_limit_s),
         work_limit=asked.work_limit,
         seed=asked.seed,
+        max_slowdown=asked.max_slowdown,
+        points=asked.points,
     )
     id = here.engine.start("plan", profile.id, _plain(request))
     response.headers["Location"] = f"/v1/jobs/{id}"
@@ -113,7 +130,7 @@ def _time_limit(asked: PlanAsked, most: float) -> float:
 def _plain(request: Request) -> dict[str, object]:
     return {
         "budget": {"hbm_bytes": request.budget.hbm_bytes, "tiers": dict(request.budget.tiers)},
-        **{name: value for name, value in asdict(request).items() if name != "budget"},
+        **{name: value for name, value in asdict(request).items() if name not in ("budget", "starts")},
     }
 
 

@@ -129,8 +129,13 @@ class Client:
         time_limit_s: float | None = 60.0,
         work_limit: int | None = None,
         seed: int = 0,
+        max_slowdown: float | None = None,
+        points: int = 8,
     ) -> Json:
-        """Asks for a plan and returns the job. Budgets in bytes; None: what the profile's device has."""
+        """Asks for a plan and returns the job. Budgets in bytes; None: what the profile's device has.
+
+        `max_slowdown`: for `min_peak`, as a fraction of the unlimited step. `points`: for `pareto`.
+        """
         asked = {
             "profile": profile_id,
             "budget": {"hbm_bytes": hbm_bytes, "tiers": tiers or {}},
@@ -138,6 +143,8 @@ class Client:
             "time_limit_s": time_limit_s,
             "work_limit": work_limit,
             "seed": seed,
+            "max_slowdown": max_slowdown,
+            "points": points,
         }
         return self._json("POST", "/v1/plans", json=asked)
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
 
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
 from solver.request import Infeasible, OnProgress, Progress, Request
-from solver.residency.front import front, least_peak
+from solver.residency.front import Front, Point, front, pareto
+from solver.residency.least import least_peak
 from solver.residency.solve import NotPlannable, solve_residency
 
-__all__ = ["Infeasible", "NotPlannable", "Progress", "Request", "solve"]
+__all__ = ["Front", "Infeasible", "NotPlannable", "Point", "Progress", "Request", "pareto", "solve"]
 
 
 def solve(
@@ -25,5 +29,10 @@ def solve(
     Runs in this process (see `solver.child` for one that can be killed). `on_progress` is told of every better
     plan. Raises `NotPlannable` for a profile without storages.
     """
+    if request.max_slowdown is not None and request.objective != "min_peak":
+        raise ValueError("max_slowdown is for the objective min_peak")
+    if request.budget.hbm_bytes is None:  # what is left out is the profile's
+        budget = msgspec.structs.replace(request.budget, hbm_bytes=profile.device.hbm_bytes)
+        request = replace(request, budget=budget)
     by_objective = {"min_step_time": solve_residency, "min_peak": least_peak, "pareto": front}
     return by_objective[request.objective](profile, request, cancelled, on_progress)

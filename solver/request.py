@@ -8,19 +8,26 @@ from typing import Any
 
 import msgspec
 
-from hyperopt.plan import Budget, Objective, Plan
+from hyperopt.plan import Budget, Objective, Plan, Residency
 
 
 @dataclass(frozen=True)
 class Request:
     """Budgets in bytes, `time_limit_s` of wall clock (None: none), `work_limit` in replays and search nodes (None:
-    none; with one and no time limit, the same input and seed give the same plan)."""
+    none; with one and no time limit, the same input and seed give the same plan).
+
+    `max_slowdown`: for `min_peak`, what a plan may be slower than the unlimited step, as a fraction of it (None: as
+    slow as need be). `points`: for `pareto`, budgets along the front. `starts`: plans to begin from, where they fit.
+    """
 
     budget: Budget
     objective: Objective = "min_step_time"
     time_limit_s: float | None = 60.0
     work_limit: int | None = None
     seed: int = 0
+    max_slowdown: float | None = None
+    points: int = 8
+    starts: tuple[Residency, ...] = ()
 
 
 class Infeasible(msgspec.Struct, frozen=True, kw_only=True):

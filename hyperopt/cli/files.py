@@ -54,6 +54,9 @@ def plan(
         int | None, typer.Option(min=1, help="replays and search steps; makes the plan reproducible")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
+    max_slowdown: Annotated[
+        float | None, typer.Option(min=0, help="for min_peak: over the unlimited step, 0.05 for 5 %")
+    ] = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
@@ -65,7 +68,16 @@ def plan(
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
     if time_limit is None and work_limit is None:
         time_limit = 60.0
-    request = Request(budget, _objective(objective), time_limit_s=time_limit, work_limit=work_limit, seed=seed)
+    if max_slowdown is not None and objective != "min_peak":
+        raise typer.BadParameter("is for --objective min_peak", param_hint="--max-slowdown")
+    request = Request(
+        budget,
+        _objective(objective),
+        time_limit_s=time_limit,
+        work_limit=work_limit,
+        seed=seed,
+        max_slowdown=max_slowdown,
+    )
     try:
         answer = solve(document, request)
     except NotPlannable as refused:

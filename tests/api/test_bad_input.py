@@ -222,6 +222,8 @@ def test_requests_beyond_what_profile_or_server_have(http: httpx.Client, fresh: 
     id = http.post("/v1/profiles", content=encoded(fresh())).json()["id"]
     tier = http.post("/v1/plans", json={"profile": id, "budget": {"tiers": {"flash": 1}}})
     assert (tier.status_code, tier.json()["field"]) == (422, "$.budget.tiers.flash")
+    slow = http.post("/v1/plans", json={"profile": id, "max_slowdown": 0.1})
+    assert slow.status_code == 422 and slow.json()["field"] == "$.max_slowdown"
     patience = http.post("/v1/plans", json={"profile": id, "time_limit_s": 101})
     assert (patience.status_code, patience.json()["field"]) == (422, "$.time_limit_s")
 

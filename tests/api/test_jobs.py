@@ -46,6 +46,8 @@ def test_from_request_to_plan(http: httpx.Client, ask: Ask, profile: str) -> Non
         "time_limit_s": 100.0,  # null: as long as this server allows
         "work_limit": 5,
         "seed": 7,
+        "max_slowdown": None,
+        "points": 8,
     }
     assert (job["result"]["status"], job["result"]["bound"]["gap"]) == ("planned", 0.01)
     assert job["plan"] == f"/v1/plans/{job['result']['plan_id']}"

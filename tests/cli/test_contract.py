@@ -130,6 +130,34 @@ def test_baselines_are_legal_plans(cli: Cli, profile: str, tmp_path: Path, name:
         assert code == 3 and cli.answer["oom"]["short_bytes"] > 0
 
 
+def test_pareto_answers_with_plans_that_replay(cli: Cli, profile: str, tmp_path: Path) -> None:
+    front, plan = str(tmp_path / "front.json"), str(tmp_path / "plan.json")
+    assert cli("pareto", profile, "--points", "5", "--time-limit", "20", "-o", front, "--json") == 0
+    assert cli.answer == json.loads(Path(front).read_bytes())
+    points = cli.answer["points"]
+    assert len(points) == 5 and points[-1]["hbm_bytes"] == 768 * MIB
+    assert cli.answer["lower_bound_bytes"] == cli.answer["least_hbm_bytes"] == points[0]["hbm_bytes"] == 512 * MIB
+    assert {"step_us", "peak_bytes", "bound_step_us", "status", "moved_bytes", "actions"} <= points[0].keys()
+    for point in points:
+        Path(plan).write_text(json.dumps(point["plan"]))
+        assert cli("replay", profile, plan, "--hbm-bytes", str(point["hbm_bytes"]), "--json") == 0
+        assert cli.answer["step_us"] == point["step_us"] and cli.answer["peak_bytes"] == point["peak_bytes"]
+    assert [point["step_us"] for point in points] == sorted((point["step_us"] for point in points), reverse=True)
+    assert cli("pareto", profile, "--points", "3", "--time-limit", "20") == 0
+    assert len(cli.out.splitlines()) == 5 and "512.0" in cli.out
+
+
+def test_the_least_peak_within_a_slowdown(cli: Cli, profile: str) -> None:
+    """At the unlimited step's own speed 640 MiB are needed, at 10 % more 512 MiB are enough."""
+    common = ("plan", profile, "--objective", "min_peak", "--time-limit", "20", "--hbm-bytes")
+    assert cli(*common, str(768 * MIB), "--max-slowdown", "0") == 0
+    assert cli.answer["explain"][0]["least_hbm_bytes"] == cli.answer["budget"]["hbm_bytes"] == 640 * MIB
+    assert cli(*common, str(768 * MIB), "--max-slowdown", "0.1") == 0
+    assert cli.answer["explain"][0]["least_hbm_bytes"] == cli.answer["explain"][0]["lower_bound_bytes"] == 512 * MIB
+    assert cli(*common, str(600 * MIB), "--max-slowdown", "0") == 3
+    assert cli.answer["reachable_bytes"] == 640 * MIB and "slowdown" in cli.answer["reliefs"][0]["relief"]
+
+
 def test_keep_all_runs_out_of_memory(cli: Cli, profile: str) -> None:
     assert cli("baseline", "keep-all", profile, "--hbm-bytes", str(700 * MIB)) == 3
     assert cli("baseline", "keep-all", profile, "--hbm-bytes", str(768 * MIB)) == 0

@@ -1,0 +1,90 @@
+"""The command `pareto`: the front of step time against HBM, as a table or in JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from hyperopt.cli.files import (
+    INFEASIBLE,
+    MEMORY_TOO,
+    MOST_SEED,
+    AsJson,
+    ProfilePath,
+    TierBytes,
+    check_output,
+    read_profile,
+    say,
+    tier_budgets,
+)
+from hyperopt.documents import DocumentError, write
+from hyperopt.plan import Budget
+
+
+def register(app: typer.Typer) -> None:
+    app.command("pareto")(pareto)
+
+
+def pareto(
+    profile: ProfilePath,
+    points: Annotated[int, typer.Option(min=1, max=1000, help="budgets, from least reachable to unplanned peak")] = 8,
+    tier_bytes: TierBytes = None,
+    time_limit: Annotated[
+        float | None, typer.Option(min=0, help="seconds for the whole front; 60 unless a work limit is given")
+    ] = None,
+    work_limit: Annotated[
+        int | None, typer.Option(min=1, help="replays and search steps for each budget; makes the front reproducible")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="where to write the front as JSON; .gz and .zst compress")
+    ] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show how step time falls as the HBM budget grows, with a plan for every budget. Exit 3: there is none at all."""
+    from solver import NotPlannable, Request
+    from solver import pareto as trace
+
+    check_output(output)
+    document = read_profile(profile)
+    if time_limit is None and work_limit is None:
+        time_limit = 60.0
+    request = Request(
+        Budget(tiers=tier_budgets(document, tier_bytes)),
+        "pareto",
+        time_limit_s=time_limit,
+        work_limit=work_limit,
+        seed=seed,
+        points=points,
+    )
+    try:
+        front = trace(document, request)
+    except NotPlannable as why:
+        raise DocumentError("$.storages", str(why), MEMORY_TOO) from why
+    if output is not None:
+        write(front, output)
+    print(msgspec.json.encode(front).decode() if as_json else _table(front))
+    for refused in front.infeasible:
+        say(f"{refused.hbm_bytes} bytes: {refused.why}")
+    return 0 if front.points else INFEASIBLE
+
+
+def _table(front: Any) -> str:
+    """The points of a `solver.Front`, smallest budget first."""
+    lines = [
+        f"step {front.unlimited_step_us / 1000:.3f} ms and peak {front.unplanned_peak_bytes / 2**20:.1f} MiB without a "
+        f"plan; no plan exists below {front.lower_bound_bytes / 2**20:.1f} MiB (proven). All simulated:",
+        f"{'HBM MiB':>12} {'of peak':>8} {'step ms':>12} {'slower':>8} {'over bound':>10} {'moved GiB':>10} "
+        f"{'orders':>7}  status",
+    ]
+    for point in front.points:
+        share = point.hbm_bytes / front.unplanned_peak_bytes if front.unplanned_peak_bytes else 1.0
+        slower = point.step_us / front.unlimited_step_us - 1 if front.unlimited_step_us else 0.0
+        lines.append(
+            f"{point.hbm_bytes / 2**20:12.1f} {share:8.1%} {point.step_us / 1000:12.3f} {slower:8.2%} "
+            f"{point.gap:10.2%} {point.moved_bytes / 2**30:10.2f} {point.actions:7d}  {point.status}"
+        )
+    return "\n".join(lines)

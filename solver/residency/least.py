@@ -1,0 +1,175 @@
+"""The least HBM: that in which any plan runs at all, or that in which one is fast enough.
+
+Within an allowed slowdown the budget is bisected::
+
+    no plan can be      slow enough plans      fast enough
+    fast enough         only, so far           (a plan in hand)
+    ───────────────┤ ─────────────────────┤ ├──────────────────▶ HBM budget
+           lower bound (proven)          least
+
+A budget fails for certain where the solver's bound is above the allowed step, and where no plan exists.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from hyperopt.plan import Plan
+from hyperopt.profile import Profile
+from solver.request import Infeasible, OnProgress, Progress, Request
+from solver.residency.front import carried, within
+from solver.residency.problem import Problem
+from solver.residency.solve import solve_residency
+
+FINENESS = 2000
+"""The bisection ends when what is open is this small a part of the unplanned peak."""
+
+
+def least_peak(
+    profile: Profile, request: Request, cancelled: Callable[[], bool], on_progress: OnProgress
+) -> Plan | Infeasible:
+    """The fastest plan found within the least HBM that any plan in hand needs, not above the request's budget.
+
+    With `request.max_slowdown`: within the least HBM for which a plan is at most that much slower than the unlimited
+    step. `explain` starts with {least_hbm_bytes, lower_bound_bytes}: the least is proven where the two are equal.
+    """
+    if request.max_slowdown is not None:
+        return _Bisection(profile, request, request.max_slowdown, cancelled, on_progress).run()
+    floor = solve_residency(profile, within(request, 0), cancelled, lambda _: None)
+    if isinstance(floor, Plan):  # nothing takes any memory
+        return floor
+    least, asked = floor.reachable_bytes, request.budget.hbm_bytes
+    if least is None or asked is None or least > asked:
+        return solve_residency(profile, request, cancelled, on_progress)
+    plan = solve_residency(profile, within(request, least), cancelled, on_progress)
+    if isinstance(plan, Infeasible):
+        return plan
+    return _explained(plan, {"least_hbm_bytes": least, "lower_bound_bytes": floor.lower_bound_bytes})
+
+
+def _explained(plan: Plan, figures: dict[str, Any]) -> Plan:
+    return msgspec.structs.replace(plan, explain=(figures, *plan.explain))
+
+
+@dataclass
+class _Bisection:
+    """`fails`: largest budget that failed, proven or not; `lower`: no plan below is fast enough, or is at all."""
+
+    profile: Profile
+    request: Request
+    max_slowdown: float
+    cancelled: Callable[[], bool]
+    on_progress: OnProgress
+
+    def __post_init__(self) -> None:
+        self.problem = Problem(self.profile, within(self.request, 0).budget)
+        limit = self.request.time_limit_s
+        self.deadline = None if limit is None else time.monotonic() + limit
+        unlimited = self.problem.unlimited
+        self.allowed_ns = int(unlimited.step_ns * (1 + self.max_slowdown))
+        self.peak = unlimited.peak_bytes
+        self.lower, self.fails = 0, -1
+        self.best: Plan | None = None
+
+    def run(self) -> Plan | Infeasible:
+        asked = self.request.budget.hbm_bytes
+        assert asked is not None
+        at_peak = self._try(max(self.peak, 0), quick=True)
+        assert self.best is not None, at_peak  # without any plan: that is the unlimited step
+        floor = self._solve(0, quick=True)
+        if isinstance(floor, Infeasible):
+            self._failed(floor.lower_bound_bytes - 1, proven=True)
+            if floor.reachable_bytes is not None and floor.reachable_bytes < self._least():
+                self._try(floor.reachable_bytes)
+        if self.fails < asked < self._least():
+            self._try(asked)
+        while self._open() > self.peak // FINENESS and not self._late():
+            self._try((self.fails + self._least()) // 2)
+        least = self._least()
+        if least > asked:
+            return self._refusal(asked, floor)
+        figures = {
+            "least_hbm_bytes": least,
+            "lower_bound_bytes": self.lower,
+            "max_slowdown": self.max_slowdown,
+            "allowed_step_us": self.allowed_ns / 1000,
+        }
+        return _explained(self.best, figures)
+
+    def _least(self) -> int:
+        assert self.best is not None and self.best.budget.hbm_bytes is not None
+        return self.best.budget.hbm_bytes
+
+    def _open(self) -> int:
+        """Bytes between the largest budget that failed and the smallest that did not, both left out."""
+        return self._least() - self.fails - 1
+
+    def _late(self) -> bool:
+        return self.cancelled() or (self.deadline is not None and time.monotonic() >= self.deadline)
+
+    def _try(self, hbm_bytes: int, quick: bool = False) -> Plan | Infeasible:
+        found = self._solve(hbm_bytes, quick)
+        if isinstance(found, Infeasible):
+            self._failed(found.lower_bound_bytes - 1, proven=True)
+            self._failed(hbm_bytes, proven=found.proven)
+            return found
+        assert found.predicted is not None and found.bound is not None
+        if round(found.predicted.step_us * 1000) > self.allowed_ns:
+            self._failed(hbm_bytes, proven=round(found.bound.step_us * 1000) > self.allowed_ns)
+            return found
+        least = min(hbm_bytes, found.predicted.peak_bytes)
+        # What is proven with more memory holds with less.
+        plan = carried(self.problem, found, least, found.bound.step_us, found.bound.stop_reason)
+        if self.best is None or least < self._least():
+            self.best = plan
+            if self.request.budget.hbm_bytes is not None and least <= self.request.budget.hbm_bytes:
+                assert plan.predicted is not None and plan.bound is not None
+                self.on_progress(Progress("bisection", plan.predicted.step_us, plan.bound.step_us, plan))
+        return found
+
+    def _failed(self, hbm_bytes: int, *, proven: bool) -> None:
+        self.fails = max(self.fails, hbm_bytes)
+        if proven:
+            self.lower = max(self.lower, hbm_bytes + 1)
+
+    def _solve(self, hbm_bytes: int, quick: bool = False) -> Plan | Infeasible:
+        share = None
+        if self.deadline is not None:
+            left = max(0.0, self.deadline - time.monotonic())
+            rounds = (
+                8 if quick or self.best is None else max(1, (self._open() * FINENESS // max(1, self.peak))).bit_length()
+            )
+            share = left / max(1, rounds)
+        request = replace(within(self.request, hbm_bytes), time_limit_s=share)
+        return solve_residency(self.profile, request, self.cancelled, lambda _: None)
+
+    def _refusal(self, asked: int, floor: Plan | Infeasible) -> Infeasible:
+        """Some plan is fast enough with more memory; with what was asked for, none that is known."""
+        at_asked = self._solve(asked)
+        if isinstance(at_asked, Infeasible):
+            return at_asked
+        assert at_asked.predicted is not None
+        slower = at_asked.predicted.step_us * 1000 / max(1, self.problem.unlimited.step_ns) - 1
+        relief = {
+            "relief": f"allow a slowdown of {100 * slower:.2f} %",
+            "kind": "slowdown",
+            "max_slowdown": slower,
+            "basis": "replayed",
+            "lower_bound_bytes": floor.lower_bound_bytes if isinstance(floor, Infeasible) else 0,
+            "saves_bytes": self._least() - asked,
+            "reaches_budget": True,
+        }
+        return Infeasible(
+            lower_bound_bytes=self.lower,
+            reachable_bytes=self._least(),
+            operator=floor.operator if isinstance(floor, Infeasible) else {"index": None, "name": ""},
+            budget_bytes=asked,
+            proven=asked < self.lower,
+            stop_reason=f"no plan found within {100 * self.max_slowdown:g} % of the unlimited step",
+            reliefs=(relief,),
+        )
