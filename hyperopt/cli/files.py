@@ -26,6 +26,7 @@ PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="hyperopt.plan/1,
 # What documents may say (hyperopt.profile.Bytes): a plan with more could not be read again.
 MOST_BYTES = 2**53
 MOST_SEED = 2**31 - 1
+RIVAL_NAMES = "keep-all, longest-gap, offload-all, recompute-all, capuchin, two-level, knapsack or checkmate"
 HbmBytes = Annotated[int, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="budget of fast memory, in bytes")]
 OtherBudget = Annotated[
     int | None, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="instead of the plan's budget")
@@ -157,21 +158,22 @@ def validate(
 
 
 def baseline(
-    name: Annotated[str, typer.Argument(help="keep-all, longest-gap, offload-all or recompute-all")],
+    name: Annotated[str, typer.Argument(help=RIVAL_NAMES)],
     profile: ProfilePath,
     hbm_bytes: HbmBytes,
     tier_bytes: TierBytes = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
-    """The plan of a named rule of thumb. Exit 3 if it runs out of memory."""
-    from solver.residency.baselines import BASELINES
+    """The plan of a named published rule. Exit 3 if it runs out of memory, or gives up (checkmate)."""
     from solver.residency.rival import rival_plan
+    from solver.residency.rivals.checkmate import DidNotSolve
+    from solver.residency.rivals.registry import RIVALS
 
     check_output(output)
     document = read_profile(profile)
-    if name not in BASELINES:
-        raise typer.BadParameter(f"no baseline {name!r}; there are {', '.join(BASELINES)}", param_hint="NAME")
+    if name not in RIVALS:
+        raise typer.BadParameter(f"no baseline {name!r}; there are {', '.join(RIVALS)}", param_hint="NAME")
     if document.timing_only:
         raise DocumentError("$.storages", "the profile has times but no storages: it cannot be planned", MEMORY_TOO)
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
@@ -181,6 +183,11 @@ def baseline(
         oom = {"op": short.op, "short_bytes": short.short_bytes, "tier": short.tier}
         print(msgspec.json.encode({"baseline": name, "feasible": False, "oom": oom}).decode())
         say(f"{name}: {short}")
+        return INFEASIBLE
+    except DidNotSolve as gave_up:
+        answer_none = {"baseline": name, "feasible": False, "oom": None, "reason": str(gave_up)}
+        print(msgspec.json.encode(answer_none).decode())
+        say(f"{name}: {gave_up}")
         return INFEASIBLE
     emit_plan(answer, output, as_json)
     return 0
