@@ -13,8 +13,8 @@ from hyperopt.documents import DocumentError
 
 NOT_FOUND = 4
 
-DEFAULT_LIMIT_S = 4.0
-"""Leaves a first call, which compiles, within five seconds on a small table and ten on a large one."""
+LIMIT_S, LARGE_LIMIT_S, LARGE = 4.0, 7.0, 3000
+"""Seconds of search unless told, and from how many buffers on it is the longer one."""
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +27,10 @@ def allocate(
     capacity: Annotated[
         int | None, typer.Option(min=0, max=MOST_BYTES, help="bytes of each pool; the search ends once it is met")
     ] = None,
-    time_limit: Annotated[float, typer.Option(min=0, help="seconds of search")] = DEFAULT_LIMIT_S,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(min=0, help=f"seconds of search; {LIMIT_S:g}, from {LARGE} buffers on {LARGE_LIMIT_S:g}"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
     as_json: AsJson = False,
 ) -> int:
@@ -38,6 +41,8 @@ def allocate(
     check_output(output)
     try:
         given = table.read(buffers.read_bytes())
+        if time_limit is None:
+            time_limit = LARGE_LIMIT_S if len(given.buffers) >= LARGE else LIMIT_S
         found = place(given.buffers, capacity, time_limit, seed)
     except AddressError as error:
         raise DocumentError(f"{buffers}: column {error.field}, {error.place}", error.problem, error.remedy) from error
