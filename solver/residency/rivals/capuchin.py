@@ -11,7 +11,7 @@ the rule as the paper describes it:
   recompute in order of *memory saving per second* (MSPS), collectively, so that nothing is computed twice. The
   paper bounds the length of chains by the cost that each dropped source adds; here plans are made with what
   one layer hands to the next kept, not kept, and without recompute, and the best one by replay counts.
-* *Passive mode*, where even that is not enough: out when memory is short, back at the back access.
+* *Passive mode*, where even that is not enough, or costs more: out when memory is short, back at the back access.
 * Feedback: where a back access still waits for its swap in, the in-trigger moves ahead by the time waited.
 
 Beyond the paper, all in its favour: what lies around the step's end (optimizer states, weights) counts as a candidate
@@ -48,7 +48,7 @@ from solver.residency.rivals.remat import Drop, drops, recompute
 FEEDBACK_ROUNDS = 10
 
 LARGE = 30_000
-"""From this many operators on, feedback has fewer rounds."""
+"""From this many operators on, fewer variants and fewer rounds of feedback are tried."""
 
 
 def capuchin(problem: Problem) -> Decisions:
@@ -58,9 +58,9 @@ def capuchin(problem: Problem) -> Decisions:
     policy = _Policy(problem)
     variants = policy.variants()
     found = [within_budget(problem, variant.decide) for variant in variants[: 1 if problem.n >= LARGE else None]]
+    if problem.n < LARGE or found[0].timeline is None:
+        found.append(within_budget(problem, policy.passive))
     best = min(found, key=Verdict.rank)
-    if best.timeline is None:
-        best = min(best, within_budget(problem, policy.passive), key=Verdict.rank)
     return _feedback(problem, best).decisions
 
 

@@ -37,7 +37,7 @@ DYNAMIC_ITEMS, DYNAMIC_SLOTS = 3000, 10_000
 BISECTIONS = 12
 
 LARGE = 30_000
-"""From this many operators on, the second form is tried only where the first does not fit."""
+"""From this many operators on, half the bisections, and the second form only where the first does not fit."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _largest(problem: Problem, saved: Saved) -> Verdict:
     total = sum(item.bytes for item in saved.items)
     best = _tried(problem, saved, 0)
     low, high = 0, total
-    for _ in range(BISECTIONS):
+    for _ in range(BISECTIONS if problem.n < LARGE else BISECTIONS // 2):
         if high - low <= total // 1000:
             break
         middle = (low + high) // 2
