@@ -48,6 +48,12 @@ def repeated(pattern: list[Buffer], count: int, seed: int) -> list[Buffer]:
     return made
 
 
+def packed(buffers: list[Buffer]) -> Packing:
+    packing = pack(buffers, range(len(buffers)))
+    assert packing is not None
+    return packing
+
+
 def by_key(packing: Packing, key: Int64s) -> int:
     rank = np.empty(len(key), np.int64)
     rank[np.argsort(key, kind="stable")] = np.arange(len(key))
@@ -92,14 +98,12 @@ def main() -> None:
         sys.exit(f"bench.addresses: there is no folder {DATA}: lay the shared data beside the repository")
     output = Path(sys.argv[2]) if sys.argv[1:2] == ["-o"] else RESULTS
     two = [Buffer("a", 0, 2, 8), Buffer("b", 1, 3, 4)]
-    packing = pack(two, range(2))
-    assert packing is not None
-    cold = timed(lambda: ours(two, None) and by_key(packing, packing.size) and search_alone(packing, None))
+    first = packed(two)
+    cold = timed(lambda: ours(two, None) and by_key(first, first.size) and search_alone(first, None))
     print(f"first calls, compilation included: {cold['s']:.1f} s ({cold['cpu_s']:.1f} s)")
     rows: list[dict[str, Any]] = []
     for name, buffers, capacity in cases():
-        packing = pack(buffers, range(len(buffers)))
-        assert packing is not None
+        packing = packed(buffers)
         lower = packing.bound()
         starts = np.array([b.lower for b in buffers], np.int64)
         row: dict[str, Any] = {"case": name, "buffers": len(buffers), "lower_bound_bytes": lower}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,9 @@ ORDERS = ("TWA", "TAW", "WAT", "CTZ", "ZW", "AT", "TZ", "ZTW")
 
 NODES = 10_000
 """Of one restart of the exact search, after a first round of a third of it."""
+
+THREADS = 2
+"""Searches at a time; compiled code runs without the interpreter's lock."""
 
 PROVABLE = 64
 """Storages up to which a steady search may settle what is least; beyond, it hardly ever ends."""
@@ -128,10 +132,9 @@ class _Hunt:
             if self._done():
                 return
         if self.packing.plain and len(self.packing.size) <= MOST_ITEMS:
-            searcher = Searcher(self.packing)
             if len(self.packing.size) <= PROVABLE:
-                self._settle(searcher)
-            self._restart(searcher)
+                self._settle(Searcher(self.packing))
+            self._restart()
         else:
             self._shake(place)
 
@@ -158,18 +161,29 @@ class _Hunt:
             keys.append(key)
         return _ranks(np.lexsort(keys))
 
-    def _restart(self, searcher: Searcher) -> None:
-        """Short depth-first searches under heights from the bound to just below the best."""
-        for trial, height in enumerate(self._heights()):
-            if self._done():
-                return
-            fresh = trial < 2 * len(ORDERS)
-            order = ORDERS[trial // 2 % len(ORDERS)]
-            jumps = (BOLD, CAREFUL)[trial % 2] if fresh or trial % 4 == 1 else BOLD
-            rank = self._rank(order, 0.0 if fresh else 0.4 * self.dice.random())
-            found, offsets = searcher.search(height, rank, NODES // 3 if fresh else NODES, jumps)
-            if found == FOUND:
-                self._keep(offsets)
+    def _restart(self) -> None:
+        """Short depth-first searches under heights from the bound to just below the best, two at a time.
+
+        Both of a pair are waited for, and taken in order: who is faster must not decide.
+        """
+        searchers = [Searcher(self.packing) for _ in range(THREADS)]
+        heights, trial = self._heights(), 0
+        with ThreadPoolExecutor(THREADS) as pool:
+            while not self._done():
+                height = next(heights)
+                jobs = []
+                for searcher in searchers:
+                    fresh = trial < 2 * len(ORDERS)
+                    order = ORDERS[trial // 2 % len(ORDERS)]
+                    jumps = (BOLD, CAREFUL)[trial % 2] if fresh or trial % 8 == 1 else BOLD
+                    rank = self._rank(order, 0.0 if fresh else 0.4 * self.dice.random())
+                    nodes = NODES // 3 if fresh else NODES
+                    jobs.append(pool.submit(searcher.search, height, rank, nodes, jumps))
+                    trial += 1
+                for job in jobs:
+                    found, offsets = job.result()
+                    if found == FOUND:
+                        self._keep(offsets)
 
     def _heights(self) -> Iterator[int]:
         """Heights to try: the capacity; without one the bound, and levels between it and the best."""
