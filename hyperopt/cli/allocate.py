@@ -13,8 +13,8 @@ from hyperopt.documents import DocumentError
 
 NOT_FOUND = 4
 
-LIMIT_S, LARGE_LIMIT_S, LARGE = 4.0, 7.0, 3000
-"""Seconds of search unless told, and from how many buffers on it is the longer one."""
+LIMIT_S, LARGE_LIMIT_S, CAPACITY_LIMIT_S, LARGE = 4.0, 7.0, 10.0, 3000
+"""Seconds of search unless told: for less than so many buffers, for more, and to meet a capacity, where it ends."""
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def allocate(
     ] = None,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0, help=f"seconds of search; {LIMIT_S:g}, from {LARGE} buffers on {LARGE_LIMIT_S:g}"),
+        typer.Option(min=0, help="seconds of search; 10 with a capacity, else 4, or 7 from 3000 buffers on"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
     as_json: AsJson = False,
@@ -43,6 +43,7 @@ def allocate(
         given = table.read(buffers.read_bytes())
         if time_limit is None:
             time_limit = LARGE_LIMIT_S if len(given.buffers) >= LARGE else LIMIT_S
+            time_limit = time_limit if capacity is None else CAPACITY_LIMIT_S
         found = place(given.buffers, capacity, time_limit, seed)
     except AddressError as error:
         raise DocumentError(f"{buffers}: column {error.field}, {error.place}", error.problem, error.remedy) from error

@@ -3,5 +3,6 @@
 from solver.addresses.allocate import Allocation, allocate
 from solver.addresses.overlap import violations
 from solver.addresses.problem import AddressError, Buffer
+from solver.addresses.residency import buffers_of
 
-__all__ = ["AddressError", "Allocation", "Buffer", "allocate", "violations"]
+__all__ = ["AddressError", "Allocation", "Buffer", "allocate", "buffers_of", "violations"]
