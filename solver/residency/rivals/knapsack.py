@@ -72,7 +72,10 @@ def _largest(problem: Problem, saved: Saved) -> Verdict:
     total = sum(item.bytes for item in saved.items)
     best = _tried(problem, saved, 0)
     low, high = 0, total
-    for _ in range(BISECTIONS if problem.n < LARGE else BISECTIONS // 2):
+    rounds = BISECTIONS
+    if problem.n >= LARGE:
+        rounds = BISECTIONS // 2 if best.timeline is not None else 2
+    for _ in range(rounds):
         if high - low <= total // 1000:
             break
         middle = (low + high) // 2
