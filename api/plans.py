@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 from fastapi import APIRouter, Header, Path, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from api.jobs import Job, shown
 from api.problems import ProblemError, documented, not_found, timing_only
 from api.service import Here, SmallBody
-from hyperopt.plan import Budget, Objective
+from hyperopt.documents import DocumentError
+from hyperopt.node import Node
+from hyperopt.plan import HOST, Budget, Objective
 from hyperopt.store.plans import get_etag, get_plan
 from hyperopt.store.profiles import ProfileSummary, get_summary
 from solver.request import Request
@@ -32,6 +35,23 @@ class BudgetAsked(BaseModel):
     tiers: dict[str, Bytes] = {}
 
 
+class NodeAsked(BaseModel):
+    """A `hyperopt.node/1` document: host memory and links that ranks share, in bytes and bytes per second."""
+
+    model_config = _STRICT
+
+    format: Literal["hyperopt.node/1"] = "hyperopt.node/1"
+    memory_bytes: Bytes
+    cgroup_limit_bytes: Bytes | None = Field(None, description="Of the memory, what our processes may use; null: all")
+    in_use_bytes: Bytes = Field(0, description="Of that, before any pinned memory")
+    pinned_overhead: float = Field(1.0, ge=1, le=1000, description="Cost of pinned memory, by what is asked for")
+    ranks: int = Field(1, ge=1, le=2**20, description="On the node, each with the budget that is asked for")
+    promised_bytes: Bytes = Field(0, description="Budgets of others on the node, together")
+    copying_ranks: int | None = Field(None, ge=1, le=2**20, description="That copy at once; null: all ranks")
+    d2h_bytes_per_s: float | None = Field(None, ge=0, le=2.0**53, description="Of the node in all; null: no limit")
+    h2d_bytes_per_s: float | None = Field(None, ge=0, le=2.0**53, description="Of the node in all; null: no limit")
+
+
 class PlanAsked(BaseModel):
     """A request for a plan. With `work_limit` and no time limit, the same request gives the same plan."""
 
@@ -49,6 +69,8 @@ class PlanAsked(BaseModel):
     points: int = Field(
         8, ge=1, le=100, description="For pareto: budgets along the front, in `alternatives` of the plan"
     )
+
+    node: NodeAsked | None = Field(None, description="Plan for a rank as it is on this node")
 
 
 @router.post(
@@ -90,6 +112,7 @@ def ask(asked: PlanAsked, response: Response, here: Here) -> Job:
         seed=asked.seed,
         max_slowdown=asked.max_slowdown,
         points=asked.points,
+        node=_node(asked),
     )
     id = here.engine.start("plan", profile.id, _plain(request))
     response.headers["Location"] = f"/v1/jobs/{id}"
@@ -112,6 +135,20 @@ def _check_tiers(asked: PlanAsked, profile: ProfileSummary) -> None:
             )
 
 
+def _node(asked: PlanAsked) -> Node | None:
+    """The node, refused where the host budget asked for is not safe there."""
+    if asked.node is None:
+        return None
+    node = Node(**asked.node.model_dump())
+    try:
+        node.check(asked.budget.tiers.get(HOST, 0), f"$.budget.tiers.{HOST}")
+    except DocumentError as unsafe:
+        raise ProblemError(
+            422, "bad-request", "Bad request", unsafe.problem, field=unsafe.field, remedy=unsafe.remedy
+        ) from unsafe
+    return node
+
+
 def _time_limit(asked: PlanAsked, most: float) -> float:
     if asked.time_limit_s is None:
         return most
@@ -130,7 +167,8 @@ def _time_limit(asked: PlanAsked, most: float) -> float:
 def _plain(request: Request) -> dict[str, object]:
     return {
         "budget": {"hbm_bytes": request.budget.hbm_bytes, "tiers": dict(request.budget.tiers)},
-        **{name: value for name, value in asdict(request).items() if name not in ("budget", "starts")},
+        "node": msgspec.to_builtins(request.node),
+        **{name: value for name, value in asdict(request).items() if name not in ("budget", "starts", "node")},
     }
 
 

@@ -20,6 +20,7 @@ import httpx
 import msgspec
 
 from hyperopt import plan as plans
+from hyperopt.node import Node
 from hyperopt.plan import Plan
 from hyperopt.settings import from_environment
 
@@ -131,10 +132,12 @@ class Client:
         seed: int = 0,
         max_slowdown: float | None = None,
         points: int = 8,
+        node: Node | None = None,
     ) -> Json:
         """Asks for a plan and returns the job. Budgets in bytes; None: what the profile's device has.
 
         `max_slowdown`: for `min_peak`, as a fraction of the unlimited step. `points`: for `pareto`.
+        `node`: the plan is for a rank as it is there.
         """
         asked = {
             "profile": profile_id,
@@ -145,6 +148,7 @@ class Client:
             "seed": seed,
             "max_slowdown": max_slowdown,
             "points": points,
+            "node": None if node is None else msgspec.to_builtins(node),
         }
         return self._json("POST", "/v1/plans", json=asked)
 

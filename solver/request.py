@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from hyperopt.node import Node
 from hyperopt.plan import Budget, Objective, Plan, Residency
 
 
@@ -18,6 +19,7 @@ class Request:
 
     `max_slowdown`: for `min_peak`, what a plan may be slower than the unlimited step, as a fraction of it (None: as
     slow as need be). `points`: for `pareto`, budgets along the front. `starts`: plans to begin from, where they fit.
+    `node`: what the rank shares with others; the plan is made for the profile as it is there (`Node.profile`).
     """
 
     budget: Budget
@@ -28,6 +30,7 @@ class Request:
     max_slowdown: float | None = None
     points: int = 8
     starts: tuple[Residency, ...] = ()
+    node: Node | None = None
 
 
 class Infeasible(msgspec.Struct, frozen=True, kw_only=True):

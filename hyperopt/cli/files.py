@@ -9,11 +9,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from hyperopt import node as nodes
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
 from hyperopt.documents import DocumentError, canonical, write
 from hyperopt.legality import IllegalPlan, OutOfMemory, Violation
-from hyperopt.plan import Budget, Plan
+from hyperopt.node import Node
+from hyperopt.plan import HOST, Budget, Plan
 from hyperopt.profile import Profile
 
 INFEASIBLE = 3
@@ -33,6 +35,10 @@ OtherBudget = Annotated[
 ]
 TierBytes = Annotated[
     list[str] | None, typer.Option("--tier-bytes", metavar="NAME=N", help="budget of a tier; may be repeated")
+]
+NodePath = Annotated[
+    Path | None,
+    typer.Option("--node", metavar="NODE", help="hyperopt.node/1: host memory and links that ranks share"),
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="where to write the plan; .gz and .zst compress")]
 AsJson = Annotated[bool, typer.Option("--json", help="answer in JSON on standard output")]
@@ -58,6 +64,7 @@ def plan(
     max_slowdown: Annotated[
         float | None, typer.Option(min=0, help="for min_peak: over the unlimited step, 0.05 for 5 %")
     ] = None,
+    node: NodePath = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
@@ -78,6 +85,7 @@ def plan(
         work_limit=work_limit,
         seed=seed,
         max_slowdown=max_slowdown,
+        node=read_node(node, document, budget),
     )
     try:
         answer = solve(document, request)
@@ -100,12 +108,15 @@ def replay(
     profile: ProfilePath,
     plan: Annotated[Path | None, typer.Argument(metavar="[PLAN]", help="none: nothing planned")] = None,
     hbm_bytes: OtherBudget = None,
+    node: NodePath = None,
     as_json: AsJson = False,
 ) -> int:
     """Step time and peak of a profile under a plan (simulated). Exit 3: out of memory; 64: the plan is illegal."""
     from hyperopt.replay import replay as run
 
     document, order = read_profile(profile), read_plan(plan) if plan else None
+    if (shared := read_node(node, document, Budget())) is not None:
+        document = shared.profile(document)
     try:
         timeline = run(document, order, hbm_bytes)
     except OutOfMemory as short:
@@ -223,6 +234,21 @@ def read_plan(path: Path) -> Plan:
     for warning in warnings:
         say(f"{path.name}: {warning}")
     return document
+
+
+def read_node(path: Path | None, profile: Profile, budget: Budget) -> Node | None:
+    """A node from a file; refuses a host budget that is not safe there, and says what is cut to what is."""
+    if path is None:
+        return None
+    node, warnings = nodes.load(path.read_bytes())
+    for warning in warnings:
+        say(f"{path.name}: {warning}")
+    asked, given = budget.tiers.get(HOST), profile.device.tiers[HOST].bytes
+    if asked is not None:
+        node.check(asked, f"--tier-bytes {HOST}")
+    elif given > node.largest_rank_bytes:
+        say(f"{path.name}: the host budget is cut from {given} to {node.largest_rank_bytes} bytes a rank")
+    return node
 
 
 def tier_budgets(profile: Profile, given: list[str] | None) -> dict[str, int]:

@@ -13,9 +13,11 @@ from hyperopt.cli.files import (
     MEMORY_TOO,
     MOST_SEED,
     AsJson,
+    NodePath,
     ProfilePath,
     TierBytes,
     check_output,
+    read_node,
     read_profile,
     say,
     tier_budgets,
@@ -39,6 +41,7 @@ def pareto(
         int | None, typer.Option(min=1, help="replays and search steps for each budget; makes the front reproducible")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
+    node: NodePath = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="where to write the front as JSON; .gz and .zst compress")
     ] = None,
@@ -52,13 +55,15 @@ def pareto(
     document = read_profile(profile)
     if time_limit is None and work_limit is None:
         time_limit = 60.0
+    budget = Budget(tiers=tier_budgets(document, tier_bytes))
     request = Request(
-        Budget(tiers=tier_budgets(document, tier_bytes)),
+        budget,
         "pareto",
         time_limit_s=time_limit,
         work_limit=work_limit,
         seed=seed,
         points=points,
+        node=read_node(node, document, budget),
     )
     try:
         front = trace(document, request)

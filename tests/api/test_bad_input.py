@@ -222,6 +222,13 @@ def test_requests_beyond_what_profile_or_server_have(http: httpx.Client, fresh: 
     id = http.post("/v1/profiles", content=encoded(fresh())).json()["id"]
     tier = http.post("/v1/plans", json={"profile": id, "budget": {"tiers": {"flash": 1}}})
     assert (tier.status_code, tier.json()["field"]) == (422, "$.budget.tiers.flash")
+    node = {"memory_bytes": 1000, "in_use_bytes": 200, "pinned_overhead": 2, "ranks": 4}
+    asked = {"profile": id, "budget": {"tiers": {"host": 101}}, "node": node}
+    unsafe = http.post("/v1/plans", json=asked)
+    assert unsafe.status_code == 422 and unsafe.json()["field"] == "$.budget.tiers.host"
+    assert "at most 100 bytes" in unsafe.json()["remedy"]
+    strange = http.post("/v1/plans", json={"profile": id, "node": {"memory_bytes": 1000, "ranks": 0}})
+    assert strange.status_code == 422 and strange.json()["field"] == "$.node.ranks"
     slow = http.post("/v1/plans", json={"profile": id, "max_slowdown": 0.1})
     assert slow.status_code == 422 and slow.json()["field"] == "$.max_slowdown"
     patience = http.post("/v1/plans", json={"profile": id, "time_limit_s": 101})

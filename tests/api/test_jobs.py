@@ -48,6 +48,7 @@ def test_from_request_to_plan(http: httpx.Client, ask: Ask, profile: str) -> Non
         "seed": 7,
         "max_slowdown": None,
         "points": 8,
+        "node": None,
     }
     assert (job["result"]["status"], job["result"]["bound"]["gap"]) == ("planned", 0.01)
     assert job["plan"] == f"/v1/plans/{job['result']['plan_id']}"

@@ -158,6 +158,26 @@ def test_the_least_peak_within_a_slowdown(cli: Cli, profile: str) -> None:
     assert cli.answer["reachable_bytes"] == 640 * MIB and "slowdown" in cli.answer["reliefs"][0]["relief"]
 
 
+def test_a_node_cuts_the_host_budget_and_refuses_more(cli: Cli, profile: str, tmp_path: Path) -> None:
+    node, plan = str(tmp_path / "node.json"), str(tmp_path / "plan.json")
+    told = {"format": "hyperopt.node/1", "memory_bytes": 2048 * MIB, "pinned_overhead": 1.6, "ranks": 10}
+    told |= {"d2h_bytes_per_s": 16 << 30, "h2d_bytes_per_s": 16 << 30}
+    Path(node).write_text(json.dumps(told))
+    common = ("plan", profile, "--hbm-bytes", str(640 * MIB), "--time-limit", "20", "--node", node)
+    assert cli(*common, "-o", plan, "--json") == 0
+    assert "cut" in cli.err and str(128 * MIB) in cli.err
+    predicted = cli.answer["predicted"]
+    assert cli("replay", profile, plan, "--node", node, "--json") == 0
+    assert cli.answer["step_us"] == predicted["step_us"]
+    assert cli("replay", profile, plan, "--json") == 0
+    assert cli.answer["step_us"] <= predicted["step_us"] and cli.answer["peak_bytes"] <= 640 * MIB
+    assert cli("validate", profile, plan) == 0
+    assert cli("pareto", profile, "--points", "2", "--time-limit", "20", "--node", node, "--json") == 0
+    assert cli.answer["points"][0]["plan"]["provenance"]["node"]["ranks"] == 10
+    assert cli(*common, "--tier-bytes", f"host={128 * MIB + 1}") == 64
+    assert "--tier-bytes host" in cli.err and f"at most {128 * MIB} bytes" in cli.err
+
+
 def test_keep_all_runs_out_of_memory(cli: Cli, profile: str) -> None:
     assert cli("baseline", "keep-all", profile, "--hbm-bytes", str(700 * MIB)) == 3
     assert cli("baseline", "keep-all", profile, "--hbm-bytes", str(768 * MIB)) == 0
