@@ -127,11 +127,16 @@ class _Hunt:
 
     def run(self) -> None:
         place = Skyline(self.packing).place if self.packing.plain else lambda rank: first_fit(self.packing, rank)
+        small = self.packing.plain and len(self.packing.size) <= MOST_ITEMS
+        if small and self.capacity is not None and self.bound <= self.capacity:
+            self._restart(2 * len(ORDERS))  # often enough, and then the skyline need not even be compiled
+            if self.peak >= 0 and self._done():
+                return
         for order in ORDERS:
             self._keep(place(self._rank(order, 0.0)))
             if self._done():
                 return
-        if self.packing.plain and len(self.packing.size) <= MOST_ITEMS:
+        if small:
             if len(self.packing.size) <= PROVABLE:
                 self._settle(Searcher(self.packing))
             self._restart()
@@ -146,7 +151,7 @@ class _Hunt:
         return False
 
     def _done(self) -> bool:
-        enough = self.peak <= self.bound or (self.capacity is not None and self.peak <= self.capacity)
+        enough = 0 <= self.peak <= max(self.bound, -1 if self.capacity is None else self.capacity)
         hopeless = self.capacity is not None and self.bound > self.capacity
         return enough or hopeless or time.monotonic() >= self.deadline
 
@@ -161,15 +166,16 @@ class _Hunt:
             keys.append(key)
         return _ranks(np.lexsort(keys))
 
-    def _restart(self) -> None:
-        """Short depth-first searches under heights from the bound to just below the best, two at a time.
+    def _restart(self, most: int | None = None) -> None:
+        """Short depth-first searches under heights from the bound to just below the best, two at a time; `most` of
+        them.
 
         Both of a pair are waited for, and taken in order: who is faster must not decide.
         """
         searchers = [Searcher(self.packing) for _ in range(THREADS)]
         heights, trial = self._heights(), 0
         with ThreadPoolExecutor(THREADS) as pool:
-            while not self._done():
+            while not self._done() and (most is None or trial < most):
                 height = next(heights)
                 jobs = []
                 for searcher in searchers:
