@@ -29,7 +29,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "static_allocation"
 RESULTS = Path("build/bench/addresses.json")
 CAPACITY = 1_048_576
 LARGE = 20_000
-LIMIT_S = {"small": 4.0, "large": 7.0}
+LIMIT_S = {"small": 4.0, "large": 6.5}
 SEARCH_NODES = 1_000_000
 DEEPEST = 3000
 """Items up to which the search alone is asked: it needs memory with the square."""

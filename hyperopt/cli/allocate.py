@@ -13,7 +13,7 @@ from hyperopt.documents import DocumentError
 
 NOT_FOUND = 4
 
-LIMIT_S, LARGE_LIMIT_S, CAPACITY_LIMIT_S, LARGE = 4.0, 7.0, 10.0, 3000
+LIMIT_S, LARGE_LIMIT_S, CAPACITY_LIMIT_S, LARGE = 4.0, 6.5, 10.0, 3000
 """Seconds of search unless told: for less than so many buffers, for more, and to meet a capacity, where it ends."""
 
 
@@ -29,7 +29,7 @@ def allocate(
     ] = None,
     time_limit: Annotated[
         float | None,
-        typer.Option(min=0, help="seconds of search; 10 with a capacity, else 4, or 7 from 3000 buffers on"),
+        typer.Option(min=0, help="seconds of search; 10 with a capacity, else 4, or 6.5 from 3000 buffers on"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
     as_json: AsJson = False,

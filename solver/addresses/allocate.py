@@ -27,6 +27,9 @@ from solver.addresses.skyline import Skyline
 ORDERS = ("TWA", "TAW", "WAT", "CTZ", "ZW", "AT", "TZ", "ZTW")
 """What ranks a storage, largest first: T load of its most crowded column, W lifetime, A area, C columns, Z size."""
 
+FIT_ORDERS = ("ZW", "TZ", "WZ")
+"""The same, for first fit."""
+
 NODES = 10_000
 """Of one restart of the exact search, after a first round of a third of it."""
 
@@ -117,6 +120,7 @@ class _Hunt:
         self.bound = packing.bound()
         self.best = np.zeros(0, np.int64)
         self.peak = -1
+        self.by_fit = ""
         self.keys = {
             "T": np.log(packing.crowd + 1.0),
             "W": np.log(packing.width.astype(float)),
@@ -140,8 +144,16 @@ class _Hunt:
             if len(self.packing.size) <= PROVABLE:
                 self._settle(Searcher(self.packing))
             self._restart()
-        else:
-            self._shake(place)
+            return
+        places = [place]
+        if self.packing.plain:  # the skyline loses where one stretch after another has to be raised
+            places.append(lambda rank: first_fit(self.packing, rank))
+            for order in FIT_ORDERS:
+                if self._keep(places[1](self._rank(order, 0.0))):
+                    self.by_fit = order
+                if self._done():
+                    return
+        self._shake(places)
 
     def _keep(self, offsets: Int64s) -> bool:
         peak = self.packing.peak(offsets)
@@ -221,24 +233,27 @@ class _Hunt:
             elif found != FOUND:
                 return
 
-    def _shake(self, place: Callable[[Int64s], Int64s]) -> None:
+    def _shake(self, places: Sequence[Callable[[Int64s], Int64s]]) -> None:
         """Climbs by shaking the keys of the best order; every other trial shakes an order of the table."""
         n = len(self.packing.size)
-        names = list(ORDERS)
         base: NDArray[np.float64] | None = None
-        level = -1
-        trial = 0
+        place, level, trial = places[0], -1, 0
+        if self.by_fit:
+            place, level = places[-1], self.peak
+            base = sum(10.0 ** (-3 * i) * self.keys[name] for i, name in enumerate(self.by_fit))
         while not self._done():
+            chosen = place
             if base is None or trial % 2:
-                order = names[int(self.dice.integers(len(names)))]
+                order = ORDERS[int(self.dice.integers(len(ORDERS)))]
                 key = sum(10.0 ** (-3 * i) * self.keys[name] for i, name in enumerate(order))
+                chosen = places[0]  # the quicker one; the other comes back where it holds the best
             else:
                 key = base
             key = key + 0.3 * self.dice.random() ** 3 * self.dice.standard_normal(n)
-            offsets = place(_ranks(np.argsort(-key, kind="stable")))
+            offsets = chosen(_ranks(np.argsort(-key, kind="stable")))
             peak = self.packing.peak(offsets)
             if level < 0 or peak <= level:
-                base, level = key, peak
+                base, place, level = key, chosen, peak
             self._keep(offsets)
             trial += 1
 
