@@ -39,7 +39,7 @@ class Infeasible(msgspec.Struct, frozen=True, kw_only=True):
     Below `lower_bound_bytes` no plan exists (proven). `proven`: the budget is below it; otherwise none was found
     before `stop_reason`, and there may be one. `reachable_bytes` is the smallest budget for which a replayed plan is
     in hand; None where none is, at any budget of HBM. `operator` sets the bound: {index, name, working_set_bytes}.
-    `reliefs`: what would help, each with the bound it would bring.
+    `reliefs`: what would help, each with the bound it would bring (`solver.residency.ladder`).
     """
 
     lower_bound_bytes: int

@@ -28,6 +28,7 @@ PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="hyperopt.plan/1,
 # What documents may say (hyperopt.profile.Bytes): a plan with more could not be read again.
 MOST_BYTES = 2**53
 MOST_SEED = 2**31 - 1
+MOST_RELIEFS = 3
 RIVAL_NAMES = "keep-all, longest-gap, offload-all, recompute-all, capuchin, two-level, knapsack or checkmate"
 HbmBytes = Annotated[int, typer.Option("--hbm-bytes", min=0, max=MOST_BYTES, help="budget of fast memory, in bytes")]
 OtherBudget = Annotated[
@@ -99,6 +100,10 @@ def plan(
             f"at least {lower} are needed (proven)" if lower > hbm_bytes else f"none found; proven only below {lower}"
         )
         say(f"no plan fits {hbm_bytes} bytes: {proven}; smallest budget with a plan in hand: {reachable}")
+        for relief in answer.reliefs[:MOST_RELIEFS]:
+            low = relief["lower_bound_bytes"]
+            within = "within the budget" if relief["reaches_budget"] else "still too much"
+            say(f"what would help: {relief['relief']}: at least {low} bytes then ({relief['basis']}), {within}")
         return INFEASIBLE
     emit_plan(answer, output, as_json)
     return 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -26,7 +27,9 @@ from hyperopt.plan import Plan, Status
 from hyperopt.profile import Profile
 from hyperopt.replay import Timeline, replay
 from solver.request import Infeasible, OnProgress, Progress, Request
+from solver.residency.absence import Replayed
 from solver.residency.document import bound_of, predicted
+from solver.residency.explain import explain
 from solver.residency.problem import Problem
 from solver.residency.solve import NotPlannable, solve_residency
 
@@ -247,8 +250,14 @@ def carried(problem: Problem, plan: Plan, hbm_bytes: int, bound_us: float | None
     plan = msgspec.structs.replace(plan, budget=budget)
     timeline = replay(problem.profile, plan)
     bound_ns = problem.unlimited.step_ns if bound_us is None else round(bound_us * 1000)
-    bound = bound_of(timeline.step_ns, bound_ns, reason)
-    plan = msgspec.structs.replace(plan, predicted=predicted(problem, timeline), bound=bound)
+    there = copy(problem)
+    there.budget, there.hbm_bytes = budget, hbm_bytes
+    plan = msgspec.structs.replace(
+        plan,
+        predicted=predicted(problem, timeline),
+        bound=bound_of(timeline.step_ns, bound_ns, reason),
+        explain=explain(there, Replayed(plan.residency, timeline)),
+    )
     return msgspec.structs.replace(plan, plan_id=plan.content_id)
 
 

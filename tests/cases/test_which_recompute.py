@@ -132,7 +132,9 @@ def test_c3_recompute_alone_is_short_and_offload_is_the_way_out() -> None:
     assert (answer.lower_bound_bytes - answer.budget_bytes) / MIB == pytest.approx(953.3, abs=1e-6)
     assert answer.operator["name"] in ("norm", "d_norm")
     first = answer.reliefs[0]
+    assert (first["kind"], first["basis"], first["reaches_budget"]) == ("offload", "proven", True)
     assert "offload" in first["relief"] and first["lower_bound_bytes"] <= 13_000 * MIB
+    assert {"id": ALL_STATES, "name": "states", "bytes": STATES} in first["storages"]
 
 
 def test_c3_with_a_link_the_states_leave() -> None:

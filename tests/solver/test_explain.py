@@ -1,0 +1,157 @@
+"""What `explain` tells of a plan is what its replay shows, and every decision is told of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pytest
+
+from hyperopt.legality import OutOfMemory
+from hyperopt.plan import Action, Budget, Plan, Recompute, Residency
+from hyperopt.profile import Operator, Profile, Storage
+from hyperopt.replay import Timeline, replay
+from solver import Request, solve
+from solver.residency import explain as explaining
+from solver.residency.absence import Levels, absences
+from solver.residency.explain import explain
+from solver.residency.problem import Problem
+from tests.cases.test_planning import HOST, MIB, TRAP, back, out, step
+from tests.solver.test_residency import asked
+
+
+@dataclass(frozen=True)
+class Ran:
+    residency: Residency
+    timeline: Timeline
+
+
+def ran(profile: Profile, residency: Residency, hbm_bytes: int) -> tuple[Problem, Ran]:
+    budget = Budget(hbm_bytes=hbm_bytes)
+    return Problem(profile, budget), Ran(residency, replay(profile, Plan(budget=budget, residency=residency)))
+
+
+def test_a_move_with_time_to_spare() -> None:
+    """The worked example: B, 128 MiB, out after 2 and back before 6; its copies take 7.8125 ms each."""
+    (entry,) = explain(*ran(TRAP, Residency(actions=(*out(2, 1), back(6, 1))), 640 * MIB))
+    assert (entry["storage"], entry["decision"], entry["bytes"]) == (1, "move", 128 * MIB)
+    assert entry["copies_out_us"] == entry["copies_in_us"] == [7812.5]
+    assert entry["absent_us"] == 60_000 - 30_000 - 7812.5 and entry["absences"] == 1
+    assert entry["gib_seconds"] == pytest.approx(entry["absent_us"] / 8 / 1e6)
+    assert entry["slack_us"] == [70_000 - 60_000 - 7812.5]
+    assert entry["link_share"] == {"host out": 0.078125, "host in": 0.078125}
+    assert entry["alternatives"]["keep"] == {"hbm_bytes": 768 * MIB, "over_budget_bytes": 128 * MIB}
+    assert "may not run again" in entry["alternatives"]["recompute"]["why_not"]
+    for told in ("22.188 ms", "22% of the step", "2.188 ms to spare", f"{128 * MIB} bytes short", "no recompute"):
+        assert told in entry["why"]
+
+
+def test_a_copy_that_comes_too_late_says_by_how_much() -> None:
+    """A back before its own consumer, which waits for all of the 31.25 ms."""
+    (entry,) = explain(*ran(TRAP, Residency(actions=(*out(0, 0), back(9, 0))), 640 * MIB))
+    assert entry["slack_us"] == [-31_250] and "late" in entry["why"]
+
+
+def test_a_storage_that_starts_away_and_is_read_only_leaves_without_a_copy() -> None:
+    operators = (
+        Operator(duration_us=100, workspace_bytes=50, recomputable=False),
+        Operator(reads=(0,), duration_us=100, recomputable=False),
+        Operator(duration_us=100, workspace_bytes=50, recomputable=False),
+    )
+    cold = Storage(
+        id=0, bytes=16 << 10, resident_at_start=True, resident_at_end=True, steps_observed=64, steps_accessed=3
+    )
+    profile = Profile(operators=operators, storages=(cold,), device=HOST)
+    release = Action(op=1, when="after", kind="release", storage=0)
+    (entry,) = explain(*ran(profile, Residency(initial={0: "host"}, actions=(back(1, 0), release)), 16 << 10))
+    assert entry["access_probability"] == 3 / 64 and "probability 0.05" in entry["why"]
+    assert entry["copies_out_us"] == [] and "without a copy" in entry["why"]
+    assert entry["absences"] == 2 and entry["absent_us"] == pytest.approx(200, abs=2)
+    assert entry["alternatives"]["recompute"]["why_not"] == "no operator of the step makes it"
+
+
+def test_a_recompute_says_what_a_move_would_cost_and_the_other_way_round() -> None:
+    profile = step(
+        {0: ([], [0]), 1: ([0], [1]), 4: ([1], []), 5: ([0], [])}, [MIB, 16 * MIB], 6, us=1000, recomputable=True
+    )
+    release = Action(op=1, when="after", kind="release", storage=1)
+    again = Residency(actions=(release,), recompute=(Recompute(storage=1, before_op=4, ops=(1,)),))
+    (entry,) = explain(*ran(profile, again, 100 * MIB))
+    assert (entry["decision"], entry["recompute_us"], entry["also"]) == ("recompute", 1000, [])
+    copy_us = 16 * MIB / (16 << 30) * 1e6
+    assert entry["alternatives"]["move"]["host"]["us"] == pytest.approx(2 * copy_us, abs=0.01)
+    assert entry["alternatives"]["keep"]["over_budget_bytes"] == 0
+    (moved,) = explain(*ran(profile, Residency(actions=(*out(1, 1), back(4, 1))), 100 * MIB))
+    assert moved["alternatives"]["recompute"] == {"us": 1000, "operators": 1}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_every_decision_is_told_of_and_adds_up(seed: int) -> None:
+    profile, request = asked(seed)
+    plan = solve(profile, request)
+    if not isinstance(plan, Plan) or plan.residency.empty:
+        return
+    timeline = replay(profile, plan)
+    problem = Problem(profile, plan.budget)
+    entries = explain(problem, Ran(plan.residency, timeline))
+    moved = {copy.storage for copy in timeline.copies} | plan.residency.initial.keys()
+    assert {e["storage"] for e in entries if e["decision"] == "move"} == moved
+    again = sorted((r.storage, r.before_op) for r in plan.residency.recompute)
+    assert sorted((e["storage"], e["before_op"]) for e in entries if e["decision"] == "recompute") == again
+    assert [e["gib_seconds"] for e in entries] == sorted((e["gib_seconds"] for e in entries), reverse=True)
+    for entry in entries:
+        assert entry["gib_seconds"] >= 0 and 0 <= entry["absent_us"] <= 2 * timeline.step_us and entry["why"]
+    busy = sum(sum(e.get("copies_in_us", [])) + sum(e.get("copies_out_us", [])) for e in entries)
+    assert busy == pytest.approx(sum(copy.end - copy.start for copy in timeline.copies) / 1000)
+    assert all(e["alternatives"]["keep"]["hbm_bytes"] <= problem.unlimited.peak_bytes * 2 for e in entries)
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_levels_are_those_of_replay(seed: int) -> None:
+    """The most HBM in listed order is the least budget with which the plan runs."""
+    profile, request = asked(seed)
+    plan = solve(profile, request)
+    if isinstance(plan, Plan):
+        levels = Levels(Problem(profile, plan.budget), plan.residency)
+        most = levels.most(0, len(profile.operators))
+        assert most == replay(profile, plan).static_peak_bytes
+        with pytest.raises(OutOfMemory):
+            replay(profile, plan, most - 1)
+        row = [levels.most(i, i + 1) for i in range(len(profile.operators))]
+        for first in range(len(row)):
+            for end in range(first + 1, len(row) + 1):
+                assert levels.most(first, end) == max(row[first:end])
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_absences_follow_one_another(seed: int) -> None:
+    profile, request = asked(seed)
+    plan = solve(profile, request)
+    if isinstance(plan, Plan):
+        timeline = replay(profile, plan)
+        for own in absences(Problem(profile, plan.budget), Ran(plan.residency, timeline)).values():
+            for one in own:
+                assert 0 <= one.start <= one.end <= timeline.step_ns and one.left < one.back
+            for one, other in pairwise(own):
+                assert one.back <= other.left and one.end <= other.start
+
+
+def test_small_savings_are_told_of_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explaining, "DETAILED", 1)
+    profile = step(
+        {0: ([], [0]), 1: ([], [1]), 2: ([], [2]), 7: ([0], []), 8: ([1], []), 9: ([2], [])},
+        [MIB, 2 * MIB, 3 * MIB],
+        10,
+        us=1000,
+    )
+    actions = (*out(0, 0), *out(1, 1), *out(2, 2), back(6, 0), back(6, 1), back(6, 2))
+    first, rest = explain(*ran(profile, Residency(actions=actions), 100 * MIB))
+    assert first["storage"] == 2
+    assert (rest["decision"], rest["storages"], rest["bytes"]) == ("move", 2, 3 * MIB) and rest["gib_seconds"] > 0
+
+
+def test_nothing_to_explain_says_so() -> None:
+    (entry,) = explain(*ran(TRAP, Residency(), 800 * MIB))
+    assert "everything fits" in entry["note"]
+    plan = solve(TRAP, Request(Budget(hbm_bytes=640 * MIB)))
+    assert isinstance(plan, Plan) and all("why" in entry for entry in plan.explain)
