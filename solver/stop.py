@@ -62,6 +62,11 @@ class Stop:
         limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]
         return max(0.0, min(limits)) if limits else None
 
+    def spent(self) -> float:
+        """The share of the time limit that has passed; 0 where there is none."""
+        shares = [1 - (c.deadline - time.monotonic()) / c.seconds for c in self.criteria if isinstance(c, TimeLimit) and c.seconds]
+        return max(shares, default=0.0)
+
     def late(self) -> bool:
         """Whether the time limit, if there is one, has passed."""
         return self.seconds_left() == 0.0

@@ -6,6 +6,7 @@ operators run again before which, and which other storages must be held in HBM f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -14,6 +15,11 @@ from solver.residency.problem import Gap, Problem
 
 MAX_CHAIN = 64
 """Operators in one recompute chain. Longer ones save little: their inputs and time grow with them."""
+
+MAX_TOGETHER = 512
+"""Operators that one rerun of several storages may take: a layer's forward run."""
+
+PARTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,10 @@ def reruns(problem: Problem) -> list[Rerun]:
     how = problem.profile.adapter.recompute
     if how == "none":
         return []
-    return _operator_reruns(problem) if how == "operator" else _layer_reruns(problem, whole=how == "cell")
+    if how != "operator":
+        return _layer_reruns(problem, whole=how == "cell")
+    alone = _operator_reruns(problem)
+    return list(dict.fromkeys([*alone, *_together(problem, alone)]))
 
 
 def _operator_reruns(problem: Problem) -> list[Rerun]:
@@ -83,16 +92,20 @@ def _operator_reruns(problem: Problem) -> list[Rerun]:
         for after, before in problem.idle(s):
             position = problem.last_compute(min(before, problem.n - 1))
             leave = problem.next_compute(max(after, 0))
-            if after < 0 or before == problem.n or leave + 1 >= position + (position == before):
+            if after < 0 or before == problem.n or leave + 1 >= position:
                 continue
-            rerun = _chain(problem, s, leave, position)
-            if rerun is not None:
-                found.append(rerun)
+            for shallow in (False, True):
+                rerun = _chain(problem, s, leave, position, shallow)
+                if rerun is not None and rerun not in found[-1:]:
+                    found.append(rerun)
     return found
 
 
-def _chain(problem: Problem, s: int, leave: int, before: int) -> Rerun | None:
-    """The shortest list of operators that makes `s` again before `before` from what is alive there."""
+def _chain(problem: Problem, s: int, leave: int, before: int, shallow: bool) -> Rerun | None:
+    """The shortest list of operators that makes `s` again before `before` from what is alive there.
+
+    `shallow`: inputs smaller than `s` are held, or moved, until then instead of being made again too.
+    """
     program = problem.program
     needed: dict[int, int] = {}  # operator -> how deep in the chain
     held: set[int] = set()
@@ -110,11 +123,121 @@ def _chain(problem: Problem, s: int, leave: int, before: int) -> Rerun | None:
                 return None  # updated in place since: its old content is gone for good
             if _alive(problem, read, before):
                 held.add(read)
+            elif shallow and program.size[read] < program.size[s]:
+                held.add(read)
             elif version >= 0 and problem.profile.operators[version].recomputable:
                 frontier.append(version)
             else:
                 held.add(read)  # kept alive until then
     return _rerun(problem, s, {s: leave}, tuple(sorted(needed)), before, held)
+
+
+def _together(problem: Problem, alone: list[Rerun]) -> list[Rerun]:
+    """Reruns that bring several storages back at once: all outputs of an operator, and of a layer's forward run the
+    cheapest by time a byte up to a quarter, a half, three quarters and all of its bytes."""
+    operators, program = problem.profile.operators, problem.program
+    by_writer: dict[int, list[Rerun]] = defaultdict(list)
+    by_layer: dict[tuple[str, int | None], list[Rerun]] = defaultdict(list)
+    for rerun in {(r.target, r.before): r for r in reversed(alone)}.values():
+        writer = program.version_before(rerun.target, rerun.before)
+        by_writer[writer].append(rerun)
+        made, used = operators[writer], operators[rerun.before]
+        if made.phase == "forward" and used.phase != "forward" and made.layer:
+            by_layer[made.layer, made.micro_batch].append(rerun)
+    found = [_joined(problem, own) for own in by_writer.values() if len(own) > 1]
+    for own in by_layer.values():
+        own.sort(key=lambda r: (r.duration_ns / program.size[r.target], r.before))
+        total, sum_of = sum(program.size[r.target] for r in own), 0
+        marks = [total * part // PARTS for part in range(1, PARTS + 1)]
+        for i, rerun in enumerate(own):
+            sum_of += program.size[rerun.target]
+            if i and sum_of >= marks[0]:
+                found.append(_joined(problem, own[: i + 1]))
+                while marks and sum_of >= marks[0]:
+                    marks.pop(0)
+            if not marks:
+                break
+    return [rerun for rerun in found if rerun is not None]
+
+
+def reruns_for(problem: Problem, wanted: set[tuple[int, int]], known: list[Rerun]) -> list[Rerun]:
+    """Reruns that bring back just the wanted (storage, gone since the access at this operator).
+
+    What is made from each other in one layer comes back together; what one rerun needs of another's stays.
+    """
+    if problem.profile.adapter.recompute != "operator":
+        return []
+    own: dict[int, Rerun] = {}
+    for rerun in reversed(known):
+        touched = problem.accesses[rerun.target]
+        after = touched[bisect_right(touched, dict(rerun.drops)[rerun.target]) - 1]
+        if len(rerun.ops) <= MAX_CHAIN and (rerun.target, after) in wanted:
+            own[rerun.target] = rerun
+    found = [_joined(problem, group) if len(group) > 1 else group[0] for group in _connected(problem, own)]
+    for s in {s for rerun in found if rerun is not None for s in rerun.held}:
+        own.pop(s, None)
+    again = [_joined(problem, group) if len(group) > 1 else group[0] for group in _connected(problem, own)]
+    return [rerun for rerun in again if rerun is not None]
+
+
+def _connected(problem: Problem, own: dict[int, Rerun]) -> list[list[Rerun]]:
+    """The reruns (by target) in groups of one layer and micro-batch in which one is made from, or with, another."""
+    operators, program = problem.profile.operators, problem.program
+    group = {s: s for s in own}
+
+    def root(s: int) -> int:
+        while group[s] != s:
+            s = group[s]
+        return s
+
+    def place(s: int) -> tuple[str, int | None]:
+        made = operators[program.version_before(s, own[s].before)]
+        return made.layer, made.micro_batch
+
+    for s, rerun in own.items():
+        writer = program.version_before(s, rerun.before)
+        for other in (*program.reads[writer], *program.writes[writer]):
+            if other != s and other in own and place(other) == place(s):
+                group[root(other)] = root(s)
+    members: dict[int, list[Rerun]] = defaultdict(list)
+    for s, rerun in own.items():
+        members[root(s)].append(rerun)
+    return list(members.values())
+
+
+def _joined(problem: Problem, own: list[Rerun]) -> Rerun | None:
+    """The rerun that brings back what several would, where the first of them is needed."""
+    before = min(r.before for r in own)
+    drops: dict[int, int] = {}
+    for rerun in own:
+        leave = dict(rerun.drops)[rerun.target]
+        if leave < before and drops.get(rerun.target, leave) <= leave:
+            drops[rerun.target] = leave
+    if len(drops) < 2:
+        return None
+    needed: set[int] = set()
+    held: set[int] = set()
+    frontier = [(s, problem.program.version_before(s, before)) for s in drops]
+    while frontier:
+        made, writer = frontier.pop()
+        if writer < 0 or not problem.profile.operators[writer].recomputable or len(needed) >= MAX_TOGETHER:
+            return None
+        if writer in needed:
+            continue
+        needed.add(writer)
+        for read in problem.program.reads[writer]:
+            version = problem.program.version_before(read, writer)
+            if read == made or version != problem.program.version_before(read, before):
+                return None
+            if read in drops:
+                frontier.append((read, version))
+            elif _alive(problem, read, before):
+                held.add(read)
+            elif version >= 0 and problem.profile.operators[version].recomputable:
+                frontier.append((read, version))
+            else:
+                held.add(read)
+    return _rerun(problem, max(drops, key=lambda s: (problem.program.size[s], -s)), drops, tuple(sorted(needed)), before, held)
 
 
 def _alive(problem: Problem, s: int, at: int) -> bool:

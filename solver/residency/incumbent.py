@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import msgspec
+import numpy as np
 
+from hyperopt.engine import Orders, Outcome
 from hyperopt.legality import IllegalPlan, OutOfMemory
 from hyperopt.plan import Plan, Residency
 from hyperopt.replay import Timeline, replay
+from solver.residency.draft import residency_of
 from solver.residency.problem import Problem
 from solver.stop import Stop
 
+TELL_EVERY_S = 0.5
+"""Better plans are told at most so often: as a document, one of 100,000 operators takes a while to write."""
 
-@dataclass(frozen=True)
+
+@dataclass
 class Trial:
-    residency: Residency
-    timeline: Timeline
+    """A plan that runs. `moved_bytes` are those expected to cross a link: a storage that few steps touch counts as
+    often as they do. `hurried` counts the copies back that would make somebody wait if they took twice as long."""
+
+    problem: Problem
     stage: str
-
-    moved_bytes: int
+    step_ns: int
+    peak_bytes: int
+    static_peak_bytes: int
+    static_peak_op: int
+    moved_bytes: float
     hurried: int
+    orders: int
+    within_budget: bool
+    written: Callable[[], Residency]
 
-    def rank(self) -> tuple[int, int, int, int, int]:
-        """Faster first; at the same speed fewer bytes moved, fewer copies without slack, fewer orders, lower peak.
+    def rank(self) -> tuple[int, float, int, int, int]:
+        """Faster first; at the same speed fewer bytes moved, fewer copies without slack, fewer orders, lower peak."""
+        return (self.step_ns, self.moved_bytes, self.hurried, self.orders, self.peak_bytes)
 
-        `hurried` counts the copies back that would make somebody wait if they took twice as long.
-        """
-        orders = len(self.residency.actions) + len(self.residency.initial) + len(self.residency.recompute)
-        return (self.timeline.step_ns, self.moved_bytes, self.hurried, orders, self.timeline.peak_bytes)
+    @cached_property
+    def residency(self) -> Residency:
+        return self.written()
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """By `replay`, which is the definition, whatever judged the plan in the search."""
+        budget = self.problem.budget
+        if not self.within_budget:
+            budget = msgspec.structs.replace(budget, hbm_bytes=2**53)
+        return replay(self.problem.profile, Plan(budget=budget, residency=self.residency))
 
 
 class Incumbent:
@@ -46,10 +69,12 @@ class Incumbent:
         self.best: Trial | None = None
         self.smallest: Trial | None = None
         self.stages: dict[str, float | str] = {}
+        self._told = 0.0
+        self._told_trial: Trial | None = None
 
     @property
     def best_ns(self) -> int | None:
-        return None if self.best is None else self.best.timeline.step_ns
+        return None if self.best is None else self.best.step_ns
 
     def stopped(self) -> bool:
         return self.stop.asked(self.best_ns, self.bound_ns)
@@ -59,7 +84,7 @@ class Incumbent:
         plan = Plan(budget=self.problem.budget, residency=residency)
         self.stop.work += 1
         try:
-            trial = self._trial(plan, stage)
+            timeline = replay(self.problem.profile, plan)
         except OutOfMemory as short:
             self.stages.setdefault(stage, f"out of memory in {short.tier}")
             self._try_small(plan, stage)
@@ -67,39 +92,92 @@ class Incumbent:
         except IllegalPlan as illegal:
             self.stages.setdefault(stage, f"illegal: {illegal.violation.code}")
             return None
-        told = self.stages.get(stage)
-        step_us = trial.timeline.step_us
-        self.stages[stage] = min(told, step_us) if isinstance(told, float) else step_us
-        if self.best is None or trial.rank() < self.best.rank():
-            self.best = trial
-            self.on_better(trial)
+        return self._keep(self._trial(residency, timeline, stage, within_budget=True))
+
+    def offer_outcome(self, orders: Orders, outcome: Outcome, stage: str) -> Trial | None:
+        """As `offer`, of what the engine has replayed already."""
+        self.stop.work += 1
+        if outcome.status == "illegal" or (outcome.status == "out_of_memory" and outcome.tier >= 0):
+            return None
+        fits = outcome.status == "fits"
+        copies = outcome.copies
+        trial = Trial(
+            problem=self.problem,
+            stage=stage,
+            step_ns=outcome.step_ns,
+            peak_bytes=outcome.peak_bytes,
+            static_peak_bytes=outcome.static_peak_bytes,
+            static_peak_op=outcome.static_peak_op,
+            moved_bytes=float(self.problem.expected_bytes[copies[:, 0]].sum()),
+            hurried=self._hurried(copies[:, 0], copies[:, 1], copies[:, 3], copies[:, 5], copies[:, 6], outcome.start),
+            orders=len(orders.in_storage) + len(orders.after_storage) + len(orders.initial) + len(orders.rerun),
+            within_budget=fits,
+            written=lambda: residency_of(self.problem, orders),
+        )
+        if fits:
+            return self._keep(trial)
         self._keep_smallest(trial)
+        return None
+
+    def tell(self) -> None:
+        """Tells the best plan, if it has not been told."""
+        if self.best is not None and self.best is not self._told_trial:
+            self._told, self._told_trial = time.monotonic(), self.best
+            self.on_better(self.best)
+
+    def _trial(self, residency: Residency, timeline: Timeline, stage: str, *, within_budget: bool) -> Trial:
+        position = self.problem.program.position
+        rows = [(position[c.storage], c.op, int(c.out), c.start, c.end) for c in timeline.copies]
+        table = np.asarray(rows, dtype=np.int64).reshape(-1, 5)
+        trial = Trial(
+            problem=self.problem,
+            stage=stage,
+            step_ns=timeline.step_ns,
+            peak_bytes=timeline.peak_bytes,
+            static_peak_bytes=timeline.static_peak_bytes,
+            static_peak_op=timeline.static_peak_op,
+            moved_bytes=float(self.problem.expected_bytes[table[:, 0]].sum()),
+            hurried=self._hurried(*table.T, np.asarray(timeline.start, dtype=np.int64)),
+            orders=len(residency.actions) + len(residency.initial) + len(residency.recompute),
+            within_budget=within_budget,
+            written=lambda: residency,
+        )
+        trial.__dict__["timeline"] = timeline
         return trial
 
-    def _trial(self, plan: Plan, stage: str) -> Trial:
-        timeline = replay(self.problem.profile, plan)
-        moved = sum(self.problem.profile.by_id[copy.storage].bytes for copy in timeline.copies)
-        return Trial(plan.residency, timeline, stage, moved, self._hurried(timeline))
+    def _hurried(
+        self,
+        storage: np.ndarray,
+        op: np.ndarray,
+        out: np.ndarray,
+        begin: np.ndarray,
+        end: np.ndarray,
+        start: np.ndarray,
+    ) -> int:
+        back = out == 0
+        use = self.problem.next_use(storage[back], op[back])
+        used = use < self.problem.n
+        return int((start[use[used]] < 2 * end[back][used] - begin[back][used]).sum())
 
-    def _hurried(self, timeline: Timeline) -> int:
-        position, accesses = self.problem.program.position, self.problem.accesses
-        hurried = 0
-        for copy in timeline.copies:
-            uses = accesses[position[copy.storage]]
-            use = bisect_left(uses, copy.op)
-            if not copy.out and use < len(uses):
-                hurried += timeline.start[uses[use]] < 2 * copy.end - copy.start
-        return hurried
+    def _keep(self, trial: Trial) -> Trial:
+        told, step_us = self.stages.get(trial.stage), trial.step_ns / 1000
+        self.stages[trial.stage] = min(told, step_us) if isinstance(told, float) else step_us
+        if self.best is None or trial.rank() < self.best.rank():
+            first, self.best = self.best is None, trial
+            if first or time.monotonic() - self._told >= TELL_EVERY_S:
+                self.tell()
+        self._keep_smallest(trial)
+        return trial
 
     def _try_small(self, plan: Plan, stage: str) -> None:
         """A plan over the HBM budget may still be the one that runs in the least HBM."""
         roomy = msgspec.structs.replace(plan, budget=msgspec.structs.replace(plan.budget, hbm_bytes=2**53))
         try:
-            self._keep_smallest(self._trial(roomy, stage))
+            timeline = replay(self.problem.profile, roomy)
         except OutOfMemory:
             return  # over a tier's budget: it runs with no HBM budget at all
+        self._keep_smallest(self._trial(plan.residency, timeline, stage, within_budget=False))
 
     def _keep_smallest(self, trial: Trial) -> None:
-        now = self.smallest
-        if now is None or trial.timeline.static_peak_bytes < now.timeline.static_peak_bytes:
+        if self.smallest is None or trial.static_peak_bytes < self.smallest.static_peak_bytes:
             self.smallest = trial

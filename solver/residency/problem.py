@@ -128,9 +128,31 @@ class Problem:
 
     @cached_property
     def roomy(self) -> set[str]:
-        """Tiers that could hold everything that can leave, all step long."""
-        total = sum(self.program.size[s] for s in {gap.storage for gap in self.gaps})
-        return {tier for tier, size in self.tier_bytes.items() if total <= size}
+        """Tiers that could hold, at any moment, a copy of everything alive."""
+        most = int(self.load.max(initial=0))
+        return {tier for tier, size in self.tier_bytes.items() if most <= size}
+
+    @cached_property
+    def expected_bytes(self) -> npt.NDArray[np.float64]:
+        """Per storage its bytes, times the share of the steps that touch it where that has been observed."""
+        storages = self.profile.storages
+        share = [s.steps_accessed / s.steps_observed if s.steps_observed else 1.0 for s in storages]
+        return np.asarray(self.program.size, dtype=np.float64) * np.asarray(share, dtype=np.float64)
+
+    @cached_property
+    def _uses(self) -> Int64s:
+        """Storage x (n + 1) + operator of every access, rising."""
+        keys = [s * (self.n + 1) + op for s, ops in enumerate(self.accesses) for op in ops]
+        return np.asarray(keys, dtype=np.int64)
+
+    def next_use(self, storage: Int64s, op: Int64s) -> Int64s:
+        """Per pair the first operator at or after `op` that accesses the storage; n where there is none."""
+        if not len(self._uses):
+            return np.full(len(storage), self.n, dtype=np.int64)
+        place = np.minimum(np.searchsorted(self._uses, storage * (self.n + 1) + op), len(self._uses) - 1)
+        found = self._uses[place]
+        same = (found // (self.n + 1) == storage) & (found % (self.n + 1) >= op)
+        return np.where(same, found % (self.n + 1), self.n)
 
     # -- memory in listed order ----------------------------------------------------------------------------
 
@@ -226,6 +248,14 @@ class Problem:
             return None
         final = self.next_compute(written[-1]) if written else leave
         return Gap(s, size, accesses[-1], accesses[0], leave, back, min(final, leave), wraps=True)
+
+    def kept_gap(self, s: int, before: int) -> Gap | None:
+        """The span in which a storage that a recompute before `before` keeps past its last access may be in a tier."""
+        storage, last = self.profile.storages[s], self.program.last_access[s]
+        if self.profile.adapter.moves != "any" or not self.tiers or not storage.offloadable or not storage.bytes:
+            return None
+        gap = self._gap(s, last, before)
+        return gap if gap is not None and gap.leave + 1 < gap.back else None
 
     def window(self, s: int) -> tuple[int, int]:
         window = self.profile.storages[s].window

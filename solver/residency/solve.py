@@ -1,52 +1,55 @@
-"""From a profile and a budget to a plan with a bound, or to the reasons why there is none.
+"""The residency solver: from a profile and budgets to the best plan found, with a proven bound.
 
-Anytime: baselines first, then selections at several prices with their timetables, then the exact search where
-the problem is small, then local search; a stop criterion may end it anywhere after the first plan. The result is
-never worse than any baseline, since all of them go through the same incumbent.
+    rules of thumb ──▶ small? exact search, else
+    fluid bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill ──▶ the rivals' plans, as drafts too
+                                            every plan through `Incumbent.offer`: judged by replay
+
+The parts of the search are in their modules; this one is their order, and when to stop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import msgspec
 
-from hyperopt.legality import IllegalPlan, OutOfMemory
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
-from hyperopt.script import write_script
 from solver.request import Infeasible, OnProgress, Progress, Request
 from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
-from solver.residency.blame import blame
 from solver.residency.bound import memory_bound, step_bound_ns
-from solver.residency.candidates import Decisions, Move, Rerun, moves, reruns
+from solver.residency.candidates import Decisions, moves, reruns, reruns_for
 from solver.residency.document import bound_of, predicted
+from solver.residency.draft import Table
 from solver.residency.exact import TooLarge
 from solver.residency.explain import explain
-from solver.residency.greedy import everything, greedy
+from solver.residency.fluid import Fluid, Guide, Solution, solve_fluid
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
-from solver.residency.polish import polish, try_decisions
-from solver.residency.problem import Int64s, Problem
-from solver.residency.selection import Choice, Selection, select, smallest_load
+from solver.residency.problem import Problem
+from solver.residency.rivals.registry import RIVALS
+from solver.residency.search import Search, shares_by_gap
 from solver.residency.small import exhaust, is_small, options_of
-from solver.residency.timetable import schedule
 from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit
 
-PRICES = (0.01, 0.1, 0.5, 2.0)
-"""Prices of link time, per nanosecond, at which selections are tried."""
+ROWS = 48
+"""Moments at which the fluid bound counts memory. Twice as many make it a few thousandths higher and take far longer."""
 
-LIGHT_PRICE = 1.0
-"""Price of link time where speed is settled and only traffic is left to save."""
+BOUND_SHARE, RIVAL_SHARE = 0.35, 0.6
+"""Parts of the time limit after which the bound, and the first search before the rivals have their turn, stop."""
 
-ROUNDS = 200
+FEW_OPERATORS = 4_000
+"""Up to here the rules of thumb take well under a second; beyond they wait until there is a plan."""
 
-GREEDY_ROUNDS, OPTIMAL_ROUNDS = 8, 2
-"""Selections per price, each with the waiting of the one before charged to its moves."""
+STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all")
+"""Rules whose plans the search starts from too, the strongest first."""
 
-TIGHTENINGS = 4
-"""How often a selection over the budget is repeated with a smaller one."""
+RIVAL_SECONDS = 6e-4
+"""Seconds an operator that one of them may take."""
+
+ROUNDS = 3_000
+"""Ruins and refills where no limit is given."""
 
 
 class NotPlannable(ValueError):
@@ -60,21 +63,18 @@ def solve_residency(
     if profile.timing_only:
         raise NotPlannable("the profile has times but no storages: there is nothing to place")
     problem = Problem(profile, request.budget)
-    stop = _stop(request, cancelled)
-    bound_ns = step_bound_ns(problem)
-    incumbent = Incumbent(problem, stop, bound_ns, lambda trial: report(trial))
+    incumbent = Incumbent(problem, _stop(request, cancelled), step_bound_ns(problem), lambda trial: report(trial))
 
     def report(trial: Trial) -> None:
-        plan = _plan(problem, request, incumbent, trial, exact=False)
-        on_progress(Progress(trial.stage, trial.timeline.step_us, bound_ns / 1000, plan))
+        plan = _plan(problem, request, incumbent, trial, exact=False, explained=False)
+        on_progress(Progress(trial.stage, trial.step_ns / 1000, incumbent.bound_ns / 1000, plan))
 
     exact = _search(problem, incumbent, request)
-    if incumbent.best is None:
-        _everything(problem, incumbent)
     if incumbent.best is None and (refusal := infeasible(problem, incumbent)) is not None:
         return refusal
     assert incumbent.best is not None
-    return _plan(problem, request, incumbent, incumbent.best, exact)
+    incumbent.tell()
+    return _plan(problem, request, incumbent, incumbent.best, exact, explained=True)
 
 
 def _stop(request: Request, cancelled: Callable[[], bool]) -> Stop:
@@ -88,144 +88,85 @@ def _stop(request: Request, cancelled: Callable[[], bool]) -> Stop:
 
 def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     """Fills the incumbent; returns whether what it holds (or that it holds none) is proven by exhaustion."""
-    for name, baseline in BASELINES.items():  # all of them, however short the time: no answer is worse than these
-        decisions = baseline(problem)
-        try_decisions(problem, incumbent, decisions, name)
+    for start in request.starts:
+        incumbent.offer(start, "start")
+    small = problem.n <= FEW_OPERATORS
+    done: set[str] = set()
+    for name, rule in BASELINES.items():
+        if small or name == "keep-all":
+            _offer_rule(problem, incumbent, name, rule(problem))
+            done.add(name)
         if incumbent.best_ns == incumbent.bound_ns:
-            _lighten(problem, incumbent, decisions)
             break
-    if incumbent.stopped():
+    options = options_of(problem) if small else None
+    reached = incumbent.best_ns == incumbent.bound_ns
+    if not reached and incumbent.stopped():
         return False
-    if problem.hbm_bytes < memory_bound(problem).bytes:
-        _smallest(problem, incumbent, Choice(problem, moves(problem), reruns(problem)), request)
-        return False
-    options = options_of(problem)
-    if is_small(problem, options):
+    if options is not None and not reached and is_small(problem, options):
         try:
             return exhaust(problem, incumbent, options)
         except TooLarge:
             incumbent.stages["exact"] = "too large"
-    choice = Choice(problem, options.moves, options.reruns)
-    start = _selections(problem, incumbent, choice, request)
-    if start is None and not incumbent.stopped():
-        start = _smallest(problem, incumbent, choice, request)
-    if start is not None and not incumbent.stopped():
-        polish(problem, incumbent, start, options, request.seed, ROUNDS)
+    if reached and incumbent.best is not None and incumbent.best.residency.empty:
+        return False
+    _refine(problem, incumbent, request, done)
     return False
 
 
-def _everything(problem: Problem, incumbent: Incumbent) -> None:
-    """All that can leave, leaves, however slow: what must be tried before "no plan" is said, late or not."""
-    chosen = everything(Choice(problem, moves(problem), reruns(problem)))
-    try_decisions(problem, incumbent, Decisions(tuple(chosen.moves), tuple(chosen.reruns)), "everything")
+def _offer_rule(problem: Problem, incumbent: Incumbent, name: str, decisions: Decisions) -> None:
+    incumbent.offer(assemble(problem, decisions), name)
 
 
-def _lighten(problem: Problem, incumbent: Incumbent, rule: Decisions) -> None:
-    """Where a rule of thumb is as fast as can be: its copies back with more lead, and fewer bytes moved."""
-    best = incumbent.best
-    if best is None or best.residency.empty:
+def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[str]) -> None:
+    """The search proper, also where a rule is as fast as can be: then for fewer bytes moved."""
+    known = reruns(problem)
+    fluid = Fluid(problem, ROWS)
+    plain = Search(problem, incumbent, Table(problem, known), fluid, Solution.blank(fluid), request.seed)
+    plain.first()  # a plan in hand early, whatever the bound takes
+    if incumbent.best is None:
+        plain.least()
+    if incumbent.stopped() or problem.hbm_bytes < memory_bound(problem).bytes:
         return
-    _timetabled(problem, incumbent, rule.moves, rule.reruns)
-    choice = Choice(problem, moves(problem), reruns(problem))
-    found = greedy(choice, choice.costs(LIGHT_PRICE), hbm_bytes=problem.hbm_bytes)
-    if found is not None:
-        _timetabled(problem, incumbent, found.moves, found.reruns)
+    limit = request.time_limit_s
+    solution = solve_fluid(fluid, None if limit is None else BOUND_SHARE * limit, incumbent.stopped)
+    incumbent.bound_ns = max(incumbent.bound_ns, int(solution.bound_ns * (1 - 1e-9)))
+    rules = _rivals(problem, incumbent, done) if problem.n <= FEW_OPERATORS else {}
+    guided = _guided(problem, fluid, solution.guides, known)
+    again = [rerun for decisions in rules.values() for rerun in decisions.reruns]
+    table = Table(problem, list(dict.fromkeys([*known, *guided, *again])))
+    search = Search(problem, incumbent, table, fluid, solution, request.seed)
+    for name, decisions in rules.items():
+        search.take(decisions, name)
+    search.start()
+    if problem.n > FEW_OPERATORS:
+        search.improve(rounds=ROUNDS, share=RIVAL_SHARE)
+        for name, decisions in _rivals(problem, incumbent, done).items():
+            _offer_rule(problem, incumbent, name, decisions)
+    search.improve(rounds=ROUNDS)
 
 
-def _selections(problem: Problem, incumbent: Incumbent, choice: Choice, request: Request) -> Decisions | None:
-    """Selections at several prices, each repeated with what its plan waited for charged to those it waited for.
-
-    Returns the decisions of the fastest.
-    """
-    best: tuple[Trial, Decisions] | None = None
-    for price in PRICES:
-        costs = choice.costs(price)
-        for pick, rounds in ((_pick_greedy, GREEDY_ROUNDS), (_pick_optimal, OPTIMAL_ROUNDS)):
-            for _ in range(rounds):
-                found = _fitting(problem, incumbent, choice, costs, pick, request)
-                if found is None or incumbent.stopped():
-                    break
-                trial, decisions = found
-                if best is None or trial.rank() < best[0].rank():
-                    best = trial, decisions
-                waits = blame(problem, trial.timeline)
-                if not waits:
-                    break
-                choice.charge(costs, decisions.moves, waits)
-    return None if best is None else best[1]
+def _rivals(problem: Problem, incumbent: Incumbent, done: set[str]) -> dict[str, Decisions]:
+    """What the other published rules decide, as long as there is time."""
+    found: dict[str, Decisions] = {}
+    for name in STRONG:
+        left = incumbent.stop.seconds_left()
+        if name in done or incumbent.stopped() or (left is not None and left < RIVAL_SECONDS * problem.n):
+            continue
+        found[name] = RIVALS[name](problem)
+    return found
 
 
-Pick = Callable[[Choice, Int64s, int, Request, Incumbent], Selection | None]
+def _guided(problem: Problem, fluid: Fluid, guides: list[Guide], known: list) -> list:
+    found = []
+    for guide in guides:
+        drops = shares_by_gap(fluid, guide)[1]
+        found += reruns_for(problem, {key for key, share in drops.items() if share >= 0.5}, known)
+    return found
 
 
-def _pick_greedy(choice: Choice, costs: Int64s, hbm: int, request: Request, incumbent: Incumbent) -> Selection | None:
-    return greedy(choice, costs, hbm_bytes=hbm)
-
-
-def _pick_optimal(choice: Choice, costs: Int64s, hbm: int, request: Request, incumbent: Incumbent) -> Selection | None:
-    seconds = incumbent.stop.seconds_left()
-    share = None if seconds is None else max(0.1, seconds / (2 * len(PRICES)))
-    return select(choice, costs, hbm_bytes=hbm, seconds=share, work=5.0, seed=request.seed)
-
-
-def _fitting(
-    problem: Problem, incumbent: Incumbent, choice: Choice, costs: Int64s, pick: Pick, request: Request
-) -> tuple[Trial, Decisions] | None:
-    """A selection that really fits: the budget is tightened by what the linear model did not see of reruns."""
-    hbm_bytes = problem.hbm_bytes
-    for _ in range(TIGHTENINGS):
-        if incumbent.stopped():
-            return None
-        found = pick(choice, costs, hbm_bytes, request, incumbent)
-        if found is None:
-            return None
-        trial, decisions = _timetabled(problem, incumbent, found.moves, found.reruns)
-        if trial is not None:
-            return trial, decisions
-        hbm_bytes -= max(1, _excess(problem, decisions))
-    return None
-
-
-def _timetabled(
-    problem: Problem, incumbent: Incumbent, chosen: Sequence[Move], again: Sequence[Rerun]
-) -> tuple[Trial | None, Decisions]:
-    """The chosen options with copies back timed by the unlimited step, then by their own time line."""
-    times, best = problem.unlimited, None
-    decisions = Decisions(tuple(schedule(problem, chosen, again, times)), tuple(again))
-    for _ in range(3):
-        trial = try_decisions(problem, incumbent, decisions, "selection")
-        if trial is None or (best is not None and trial.rank() >= best[0].rank()):
-            break
-        best = trial, decisions
-        decisions = Decisions(tuple(schedule(problem, chosen, again, trial.timeline)), tuple(again))
-    return best if best is not None else (None, decisions)
-
-
-def _excess(problem: Problem, decisions: Decisions) -> int:
-    """Bytes by which a plan is over the budget in listed order."""
-    residency = assemble(problem, decisions)
-    roomy = Plan(budget=Budget(hbm_bytes=2**53, tiers=problem.budget.tiers), residency=residency)
-    try:
-        return write_script(problem.profile, roomy, None).static_peak - problem.hbm_bytes
-    except (IllegalPlan, OutOfMemory):
-        return problem.hbm_bytes // 50
-
-
-def _smallest(problem: Problem, incumbent: Incumbent, choice: Choice, request: Request) -> Decisions | None:
-    """The options that need the least HBM, however slow; copies back at the last moment if need be."""
-    seconds = incumbent.stop.seconds_left()
-    found = smallest_load(choice, seconds=seconds, work=10.0, seed=request.seed)
-    if found is None:
-        return None
-    late = Decisions(tuple(found.moves), tuple(found.reruns))
-    early = Decisions(tuple(schedule(problem, found.moves, found.reruns, problem.unlimited)), late.reruns)
-    for decisions in (early, late):
-        if try_decisions(problem, incumbent, decisions, "smallest") is not None:
-            return decisions
-    return None
-
-
-def _plan(problem: Problem, request: Request, incumbent: Incumbent, trial: Trial, exact: bool) -> Plan:
+def _plan(
+    problem: Problem, request: Request, incumbent: Incumbent, trial: Trial, exact: bool, *, explained: bool
+) -> Plan:
     timeline, bound_ns = trial.timeline, incumbent.bound_ns
     if exact:
         bound_ns = timeline.step_ns
@@ -238,7 +179,7 @@ def _plan(problem: Problem, request: Request, incumbent: Incumbent, trial: Trial
         residency=trial.residency,
         predicted=predicted(problem, timeline),
         bound=bound_of(timeline.step_ns, bound_ns, reason),
-        explain=explain(problem, trial),
+        explain=explain(problem, trial) if explained else (),
         provenance={
             "solver": "residency",
             "stage": trial.stage,

@@ -1,0 +1,210 @@
+"""When the storages of a draft leave and return, on a given time line: list scheduling, compiled.
+
+Copies out start as early as the content is final and the link is free, in the order in which the storages fall idle.
+Memory is free when the copy has ended, not when the release is listed. Copies back are placed backwards, the one needed
+last first, each as late as its consumer and the link allow, where memory (in time, not only in listed order) has room::
+
+    link out     [ A ][ B ]                       A, B fall idle at 1, 2
+    operators    0 |1 |2 |3 |4 |5 |6 |7 |
+    link back                  [ B  ][ A ]        B needed at 6, A at 7
+    memory       ─────┐A  ┐B        ┌B  ┌A
+
+`plan_times` sets a draft's positions in place. It does not decide what leaves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from solver.residency.draft import Draft, Table
+from solver.residency.problem import Int64s
+
+LEAD = 1.25
+"""Copies back are given this many times their own duration where memory allows: measured times vary."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What `plan_times` found: `held`, bytes of HBM in time at each operator; per gap of the draft the first operator
+    at whose start its block is free, `off`; per tier and operator, the queue of copies out when the operator ends and
+    how much earlier than its start a copy back has to end for the sake of others (ns)."""
+
+    held: Int64s
+    off: Int64s
+    out_queue: Int64s
+    in_queue: Int64s
+
+
+def plan_times(table: Table, draft: Draft, start: Int64s, end: Int64s, lead: float = LEAD) -> Timing:
+    """Positions for the draft's moves on the time line `start`, `end`."""
+    problem = table.problem
+    return Timing(*set_positions(
+        problem.n, problem.hbm_bytes, problem.load, start, end, lead,
+        table.storage, table.bytes, table.before, table.leave, table.latest, table.written, table.wraps, table.version,
+        table.first_gap, table.next_departure, table.last_departure, table.next_arrival, table.last_arrival,
+        table.roomy, table.duplex, table.out_ns, table.in_ns, table.by_leave, table.by_latest,
+        table.size, table.parts, table.part_at, table.extra, table.rerun_before,
+        draft.tier, draft.out, draft.back, draft.chosen,
+    ))  # fmt: skip
+
+
+@numba.njit(cache=True, nogil=True)
+def set_positions(  # type: ignore[no-untyped-def]
+    n, budget, load, start, end, lead,
+    storage, size, before, leave, latest, written, wraps, version,
+    first_gap, next_departure, last_departure, next_arrival, last_arrival,
+    roomy, duplex, out_ns, in_ns, by_leave, by_latest,
+    storage_size, parts, part_at, extra, rerun_before,
+    tier, out, back, chosen,
+):
+    gaps, tiers = len(tier), len(roomy)
+    change = np.zeros(n + 2, np.int64)  # of HBM in time, as differences along the operators
+    peaks = np.zeros(n, np.int64)
+    due = latest.copy()
+    for r in range(len(chosen)):
+        if not chosen[r]:
+            continue
+        at = rerun_before[r]
+        for p in range(part_at[r], part_at[r + 1]):
+            s, first, what = parts[p, 1], parts[p, 2], parts[p, 4]
+            if what == 0:
+                change[first + 1] -= storage_size[s]
+                change[at] += storage_size[s]
+            elif what == 1 or what == 3:
+                if first < at:
+                    change[first] += storage_size[s]
+                    change[at + 1] -= storage_size[s]
+                for g in range(first_gap[s], first_gap[s + 1]):
+                    if tier[g] >= 0 and (wraps[g] or leave[g] < at) and at < due[g]:
+                        if not wraps[g] or at < due[g]:
+                            due[g] = max(last_arrival[at], 0)
+        peaks[at] = max(peaks[at], extra[r])
+
+    out_queue = np.zeros((tiers, n + 1), np.int64)
+    in_queue = np.zeros((tiers, n + 1), np.int64)
+    link = np.zeros(tiers, np.int64)
+    off = np.zeros(gaps, np.int64)  # the first operator at whose start the block is free
+    for i in range(gaps):
+        g = by_leave[i]
+        t = tier[g]
+        if t < 0:
+            continue
+        if leave[g] >= n:  # a wrap that never comes into HBM again, or dies there
+            off[g] = n
+            continue
+        s = storage[g]
+        needs = not (wraps[g] and version[g] < 0)
+        if needs and version[g] < 0:
+            for h in range(first_gap[s], first_gap[s + 1]):
+                if wraps[h] and tier[h] >= 0:
+                    needs = False
+        if needs and roomy[t]:
+            for h in range(first_gap[s], g):
+                if tier[h] == t and version[h] == version[g]:
+                    needs = False
+        free = end[leave[g]]
+        place = leave[g]
+        if needs:
+            final = min(written[g], leave[g])
+            ready = end[final]
+            begin = max(ready, link[t])
+            # The last departure that has ended by then: the copy is issued no earlier than it can start.
+            place = _last_ended(end, last_departure, final, leave[g], begin)
+            begin = max(begin, end[place])
+            link[t] = begin + out_ns[t, g]
+            out_queue[t, leave[g]] = link[t]
+            free = max(free, link[t])
+        out[g] = place
+        first = leave[g] + 1
+        off[g] = max(first, _first_from(start, first, n, free))
+    for g in range(gaps):
+        if tier[g] < 0:
+            continue
+        if wraps[g]:
+            change[0] -= size[g]
+            change[min(due[g], n)] += size[g]
+            if off[g] < n:
+                change[off[g]] -= size[g]
+        elif off[g] < due[g]:
+            change[off[g]] -= size[g]
+            change[due[g]] += size[g]
+    held = np.empty(n, np.int64)
+    total = 0
+    for k in range(n):
+        total += change[k]
+        held[k] = load[k] + total + peaks[k]
+
+    link[:] = np.iinfo(np.int64).max
+    for i in range(gaps):
+        g = by_latest[i]
+        t = tier[g]
+        if t < 0:
+            continue
+        back[g] = due[g]
+        if due[g] >= n:
+            continue
+        finish = min(start[due[g]], link[t])
+        duration = in_ns[t, g]
+        link[t] = finish - duration
+        in_queue[t, due[g]] = link[t]
+        # The last arrival whose issue is early enough for the copy to end in time.
+        wanted = due[g]
+        first = 0 if wraps[g] else leave[g] + 1
+        low = _first_from(start, first, due[g], finish - int(lead * duration) + 1) - 1
+        wanted = max(first, min(wanted, low))
+        limit = wanted
+        k = due[g] - 1
+        while k >= wanted:
+            if held[k] + size[g] > budget:
+                limit = k + 1
+                break
+            k -= 1
+        if not wraps[g]:
+            limit = max(limit, first)
+        place = next_arrival[min(limit, n)]
+        if place > due[g]:
+            place = due[g]
+        back[g] = place
+        for k in range(place, due[g]):
+            held[k] += size[g]
+    for t in range(tiers):
+        busy = 0
+        for k in range(n):
+            busy = max(busy, out_queue[t, k])
+            out_queue[t, k] = max(0, busy - end[k])
+        first = np.iinfo(np.int64).max
+        for k in range(n - 1, -1, -1):
+            if in_queue[t, k] > 0:
+                first = min(first, in_queue[t, k])
+            in_queue[t, k] = max(0, start[k] - first)
+    return held, off, out_queue, in_queue
+
+
+@numba.njit(cache=True, nogil=True)
+def _first_from(times, first, last, at):  # type: ignore[no-untyped-def]
+    """The first operator in first .. last - 1 with times >= at; `last` where there is none. `times` rise."""
+    low, high = first, last
+    while low < high:
+        middle = (low + high) // 2
+        if times[middle] >= at:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@numba.njit(cache=True, nogil=True)
+def _last_ended(end, last_departure, first, last, at):  # type: ignore[no-untyped-def]
+    """The last departure in first .. last whose operator has ended by `at`; `first` where there is none."""
+    low, high = first, last
+    while low < high:
+        middle = (low + high + 1) // 2
+        if end[middle] <= at:
+            low = middle
+        else:
+            high = middle - 1
+    place = last_departure[low]
+    return place if place >= first else first

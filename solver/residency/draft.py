@@ -1,0 +1,368 @@
+"""A plan while it is worked on: for each gap whether its storage leaves, and where; for each rerun whether it is made.
+
+Flat arrays, so that compiled code can time a draft, write it as the engine's orders and replay it some thousand times
+a second::
+
+    Draft (tier, out, back per gap; chosen per rerun) ── timetable ──▶ positions ── orders ──▶ engine.run ──▶ Outcome
+
+`assemble` writes the same plan from `Decisions`, one object an action; tests hold the two equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from hyperopt.engine import Orders, arrays_of, orders_from
+from hyperopt.plan import HOST, Action, Recompute, Residency
+from solver.residency.candidates import Decisions, Move, Rerun
+from solver.residency.problem import Gap, Int64s, Problem
+
+Bools = npt.NDArray[np.bool_]
+
+STAYS = -1
+
+
+@dataclass
+class Draft:
+    """`tier[g]`: where the storage of gap g goes (index into the device's tiers; STAYS: nowhere), `out[g]` and
+    `back[g]`: the operators after and before which it is copied; `chosen[r]`: whether rerun r is made."""
+
+    tier: Int64s
+    out: Int64s
+    back: Int64s
+    chosen: Bools
+
+    def copy(self) -> Draft:
+        return Draft(self.tier.copy(), self.out.copy(), self.back.copy(), self.chosen.copy())
+
+
+class Table:
+    """All gaps (sorted by storage, then time, a wrap last) and reruns of a problem as arrays, and what may be where.
+
+    `version[g]`: which content of the storage is away (-1: as at the step's start).
+    """
+
+    def __init__(self, problem: Problem, reruns: list[Rerun]) -> None:
+        self.problem, self.reruns = problem, reruns
+        self.arrays = arrays_of(problem.profile)
+        kept = self._kept_gaps()
+        self.gaps: list[Gap] = sorted([*problem.gaps, *kept], key=lambda g: (g.storage, g.wraps, g.after))
+        self.kept = np.asarray([gap in kept for gap in self.gaps], dtype=np.bool_)
+        rows = np.asarray(
+            [(g.storage, g.after, g.before, g.leave, g.back, g.written, g.wraps, g.bytes) for g in self.gaps],
+            dtype=np.int64,
+        ).reshape(-1, 8)
+        columns = (np.ascontiguousarray(rows[:, i]) for i in range(8))
+        self.storage, self.after, self.before, self.leave, self.latest, self.written, self.wraps, self.bytes = columns
+        self.count = len(self.gaps)
+        program, n = problem.program, problem.n
+        self.version = np.asarray(
+            [program.version_before(g.storage, n if g.wraps else g.before) for g in self.gaps], dtype=np.int64
+        )
+        bounds = np.searchsorted(self.storage, np.arange(len(program.size) + 1))
+        self.first_gap = np.asarray(bounds, dtype=np.int64)
+        self.writer_at = np.concatenate([[0], np.cumsum([len(w) for w in program.writers])]).astype(np.int64)
+        self.writer = np.asarray([k for w in program.writers for k in w], dtype=np.int64)
+        self.unpaid = (self.wraps > 0) & (self.version < 0)
+        self.next_compute = _next(problem.compute, n)
+        self.next_departure = _next(problem.departures, n)
+        self.last_departure = _last(problem.departures, n)
+        self.next_arrival = _next(problem.arrivals, n)
+        self.last_arrival = _last(problem.arrivals, n)
+        self.last_access = np.asarray(program.last_access, dtype=np.int64)
+        self.stays = np.asarray(program.stays, dtype=np.bool_)
+        names = list(self.arrays.tiers)
+        self.tier_index = {name: t for t, name in enumerate(names)}
+        self.usable = np.asarray([name in problem.tiers for name in names], dtype=np.bool_)
+        self.roomy = np.asarray([name in problem.roomy and name in problem.tiers for name in names], dtype=np.bool_)
+        self.room = np.asarray([problem.tier_bytes.get(name, 0) for name in names], dtype=np.int64)
+        self.by_leave = np.lexsort((self.storage, self.before, np.where(self.wraps > 0, self.leave, self.leave)))
+        self.by_latest = np.lexsort((self.storage, -self.latest))
+        self._lay_out_reruns()
+
+    def _kept_gaps(self) -> set[Gap]:
+        """Gaps of what reruns keep past its last access: to be used only beside such a rerun."""
+        until: dict[int, int] = {}
+        for rerun in self.reruns:
+            for s in rerun.held:
+                if not self.problem.program.stays[s] and self.problem.program.last_access[s] < rerun.before:
+                    until[s] = max(until.get(s, 0), rerun.before)
+        found = (self.problem.kept_gap(s, before) for s, before in until.items())
+        return {gap for gap in found if gap is not None}
+
+    def settle(self, draft: Draft) -> None:
+        """Takes out of the draft moves of what no rerun keeps any more."""
+        needless = self.kept & (draft.tier >= 0)
+        if needless.any():
+            held = np.zeros(len(self.size), dtype=np.bool_)
+            of = (self.parts[:, 4] == 1) & (self.parts[:, 2] < self.parts[:, 3])
+            held[self.parts[of & draft.chosen[self.parts[:, 0]], 1]] = True
+            draft.tier[needless & ~held[self.storage]] = STAYS
+
+    def _lay_out_reruns(self) -> None:
+        program = self.problem.program
+        rows, extra = [], []
+        for r, rerun in enumerate(self.reruns):
+            for s, leave in rerun.drops:
+                later = program.stays[s] or program.last_access[s] >= rerun.before
+                rows.append((r, s, leave, rerun.before, 0 if later else 2))
+            for s in rerun.held:
+                span = self.problem.alive[s]
+                ends = span[1] if span is not None else self.problem.n
+                rewritten = any(s in program.writes[k] for k in rerun.ops)
+                rows.append((r, s, min(ends, rerun.before), rerun.before, 3 if rewritten else 1))
+            extra.append(rerun.extra_bytes)
+        table = np.asarray(rows, dtype=np.int64).reshape(-1, 5)
+        # (rerun, storage, first operator, rerun position,
+        # 0 dropped / 1 held / 2 dropped and dead anyway / 3 held and written again: its copy in a tier is lost)
+        self.parts = table
+        self.extra = np.asarray(extra, dtype=np.int64)
+        self.rerun_before = np.asarray([r.before for r in self.reruns], dtype=np.int64)
+        self.rerun_ns = np.asarray([r.duration_ns for r in self.reruns], dtype=np.int64)
+        self.part_at = np.searchsorted(table[:, 0], np.arange(len(self.reruns) + 1)).astype(np.int64)
+
+    @cached_property
+    def kept_ns(self) -> Int64s:
+        """Per rerun, the time to move what it keeps past its last access out and back."""
+        program = self.problem.program
+        both = self.arrays.tables.out_ns.max(axis=0) + self.arrays.tables.in_ns.max(axis=0)
+        return np.asarray(
+            [
+                sum(int(both[s]) for s in r.held if program.last_access[s] < r.before and not program.stays[s])
+                for r in self.reruns
+            ],
+            dtype=np.int64,
+        )
+
+    @cached_property
+    def size(self) -> Int64s:
+        return np.asarray(self.problem.program.size, dtype=np.int64)
+
+    @cached_property
+    def out_ns(self) -> Int64s:
+        """(tier, gap)"""
+        return np.ascontiguousarray(self.arrays.tables.out_ns[:, self.storage])
+
+    @cached_property
+    def in_ns(self) -> Int64s:
+        return np.ascontiguousarray(self.arrays.tables.in_ns[:, self.storage])
+
+    @cached_property
+    def duplex(self) -> Bools:
+        return np.asarray(self.arrays.tables.duplex, dtype=np.bool_)
+
+    @cached_property
+    def rerun_clashes(self) -> tuple[Int64s, Int64s]:
+        """Per rerun those that cannot be made beside it: one drops what the other needs or drops, at that moment."""
+        dropped: dict[int, list[tuple[int, int, int]]] = {}
+        for r, rerun in enumerate(self.reruns):
+            for s, leave in rerun.drops:
+                dropped.setdefault(s, []).append((leave, rerun.before, r))
+        pairs: set[tuple[int, int]] = set()
+        for r, rerun in enumerate(self.reruns):
+            for s in rerun.held:
+                for leave, before, other in dropped.get(s, ()):
+                    if other != r and leave < rerun.before < before:
+                        pairs |= {(r, other), (other, r)}
+            for s, leave in rerun.drops:
+                for other_leave, before, other in dropped[s]:
+                    if other != r and leave < before and other_leave < rerun.before:
+                        pairs |= {(r, other), (other, r)}
+        table = np.asarray(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        at = np.searchsorted(table[:, 0], np.arange(len(self.reruns) + 1))
+        return np.asarray(at, dtype=np.int64), np.ascontiguousarray(table[:, 1])
+
+    def empty(self) -> Draft:
+        return Draft(
+            np.full(self.count, STAYS, dtype=np.int64),
+            self.leave.copy(),
+            self.latest.copy(),
+            np.zeros(len(self.reruns), dtype=np.bool_),
+        )
+
+    def draft_of(self, decisions: Decisions) -> Draft | None:
+        """The draft of decisions; None where a gap of theirs is not this table's."""
+        draft = self.empty()
+        place = {gap: i for i, gap in enumerate(self.gaps)}
+        numbers = {rerun: i for i, rerun in enumerate(self.reruns)}
+        for move in decisions.moves:
+            g = place.get(move.gap, -1)
+            if g < 0:
+                return None
+            draft.tier[g], draft.out[g], draft.back[g] = self.tier_index[move.tier], move.out, move.back
+        for rerun in decisions.reruns:
+            if rerun in numbers:
+                draft.chosen[numbers[rerun]] = True
+        return draft
+
+    def decisions_of(self, draft: Draft) -> Decisions:
+        names = self.arrays.tiers
+        moves = tuple(
+            replace(
+                Move(self.gaps[g], names[int(draft.tier[g])], 0, 0, 0),
+                out=int(draft.out[g]),
+                leave=max(int(draft.out[g]), int(self.leave[g])),
+                back=int(draft.back[g]),
+            )
+            for g in np.flatnonzero(draft.tier >= 0).tolist()
+        )
+        return Decisions(moves, tuple(r for r, yes in zip(self.reruns, draft.chosen.tolist(), strict=True) if yes))
+
+    def orders(self, draft: Draft) -> Orders:
+        """The draft as the engine's orders."""
+        initial, initial_tier, events = write_events(
+            self.problem.n, self.first_gap, self.after, self.before, self.leave, self.wraps, self.version,
+            self.writer_at, self.writer, self.next_compute, self.last_access, self.stays, self.roomy,
+            self.usable, draft.tier, draft.out, draft.back,
+        )  # fmt: skip
+        early = events[:, 1] == 0
+        copies, late = events[early], events[~early]
+        copies = copies[np.lexsort((copies[:, 4], copies[:, 0]))]
+        late = late[np.lexsort((late[:, 4], late[:, 1], late[:, 0]))]
+        chosen = np.flatnonzero(draft.chosen).tolist()
+        if chosen:
+            drops = np.asarray(
+                sorted({(leave, s) for r in chosen for s, leave in self.reruns[r].drops}), dtype=np.int64
+            )
+            dropped = np.zeros((len(drops), 5), dtype=np.int64)
+            dropped[:, 0], dropped[:, 1], dropped[:, 2] = drops[:, 0], 2, drops[:, 1]
+            late = np.concatenate([late, dropped])
+            late = late[np.argsort(late[:, 0] * 4 + late[:, 1], kind="stable")]
+            chosen.sort(key=lambda r: (self.reruns[r].before, self.reruns[r].ops))
+        return orders_from(
+            self.arrays,
+            initial=(initial, initial_tier),
+            copy_in=(copies[:, 0], copies[:, 2]),
+            after=(late[:, 0], late[:, 1] - 1, late[:, 2], np.maximum(late[:, 3], 0)),
+            recompute=(
+                [self.reruns[r].before for r in chosen],
+                [self.reruns[r].target for r in chosen],
+                [self.reruns[r].ops for r in chosen],
+            ),
+        )
+
+    def residency(self, draft: Draft) -> Residency:
+        return residency_of(self.problem, self.orders(draft))
+
+
+def residency_of(problem: Problem, orders: Orders) -> Residency:
+    """The plan document's residency part for the engine's orders."""
+    ids = [storage.id for storage in problem.profile.storages]
+    names = list(problem.profile.device.tiers)
+    actions: list[Action] = []
+    for op in np.flatnonzero(np.diff(orders.in_at) + np.diff(orders.after_at)).tolist():
+        for i in range(orders.in_at[op], orders.in_at[op + 1]):
+            actions.append(Action(op=op, when="before", kind="copy_in", storage=ids[orders.in_storage[i]]))
+        for i in range(orders.after_at[op], orders.after_at[op + 1]):
+            kind = ("copy_out", "release", "release_host")[orders.after_kind[i]]
+            tier = names[orders.after_tier[i]] if kind == "copy_out" else None
+            actions.append(Action(op=op, when="after", kind=kind, storage=ids[orders.after_storage[i]], tier=tier))  # type: ignore[arg-type]
+    recompute: list[Recompute] = []
+    for op in np.flatnonzero(np.diff(orders.rerun_at)).tolist():
+        ops: list[int] = []
+        for i in range(orders.rerun_at[op], orders.rerun_at[op + 1]):
+            ops.append(int(orders.rerun[i]))
+            if orders.rerun_for[i] >= 0:
+                recompute.append(Recompute(storage=ids[orders.rerun_for[i]], before_op=op, ops=tuple(ops)))
+                ops = []
+    initial = {
+        ids[s]: names[t] if t >= 0 else HOST
+        for s, t in zip(orders.initial.tolist(), orders.initial_tier.tolist(), strict=True)
+    }
+    return Residency(initial=initial, actions=tuple(actions), recompute=tuple(recompute))
+
+
+def _next(places: list[int], n: int) -> Int64s:
+    """Per operator (and n) the first of `places` at or after it; n where there is none."""
+    at = np.append(np.asarray(places, dtype=np.int64), n)
+    return np.asarray(at[np.searchsorted(at[:-1], np.arange(n + 1), side="left")], dtype=np.int64)
+
+
+def _last(places: list[int], n: int) -> Int64s:
+    """Per operator the last of `places` at or before it; -1 where there is none."""
+    at = np.concatenate([[-1], np.asarray(places, dtype=np.int64)])
+    return np.asarray(at[np.searchsorted(at[1:], np.arange(n + 1), side="right")], dtype=np.int64)
+
+
+@numba.njit(cache=True, nogil=True)
+def write_events(  # type: ignore[no-untyped-def]
+    n, first_gap, after, before, leave, wraps, version, writer_at, writer, next_compute, last_access, stays, roomy,
+    usable, tier, out, back,
+):
+    """Rows of (operator, 0 copy in / 1 copy out / 2 release / 3 release_host, storage, tier, rank) and the initial
+    placements: `assemble`'s journeys, compiled."""
+    storages = len(first_gap) - 1
+    active = 0
+    for g in range(len(tier)):
+        active += tier[g] >= 0
+    events = np.empty((5 * active, 5), np.int64)
+    initial = np.empty(active, np.int64)
+    initial_tier = np.empty(active, np.int64)
+    rows = starts = 0
+    for s in range(storages):
+        wrap = -1
+        some = False
+        for g in range(first_gap[s], first_gap[s + 1]):
+            if tier[g] >= 0:
+                some = True
+                if wraps[g]:
+                    wrap = g
+        if not some:
+            continue
+        copied = -2  # the operator after which the copy in a tier was made; -1: there from the start; -2: no copy
+        last = first_gap[s + 1]
+        move = -1
+        if wrap >= 0:
+            initial[starts], initial_tier[starts] = s, tier[wrap]
+            starts += 1
+            if back[wrap] < n:
+                copied = -1
+                move = wrap
+                events[rows] = (back[wrap], 0, s, tier[wrap], before[wrap])
+                rows += 1
+        for g in range(first_gap[s], last + 1):
+            # The next gap used after `move`, or none at `last`.
+            if g < last and (tier[g] < 0 or (wraps[g] and leave[g] >= n)):
+                continue
+            if move >= 0:  # the copy that `move` has left: kept for g, or given up at its consumer
+                keep = False
+                arrival = next_compute[min(before[move], n - 1)]
+                if g < last and roomy[tier[move]] and tier[move] == tier[g]:
+                    keep = copied != -2 and not _written(writer_at, writer, s, copied + 1, max(leave[g], out[g]))
+                if not keep:
+                    overwritten = _written(writer_at, writer, s, before[move], arrival)
+                    in_time = arrival < n and (g == last or arrival < out[g])
+                    dies = not stays[s] and 0 <= last_access[s] <= arrival
+                    if not overwritten and in_time and not dies:
+                        events[rows] = (arrival, 3, s, -1, before[move])
+                        rows += 1
+                        copied = -2
+            if g == last:
+                break
+            gone = max(leave[g], out[g])
+            if copied == -2 or _written(writer_at, writer, s, copied + 1, gone):
+                copied = out[g]
+                events[rows] = (out[g], 1, s, tier[g], leave[g] * 4 + 1)
+                rows += 1
+            events[rows] = (gone, 2, s, -1, before[g])
+            rows += 1
+            move = -1
+            if not wraps[g]:
+                events[rows] = (back[g], 0, s, tier[g], before[g])
+                rows += 1
+                move = g
+    return initial[:starts], initial_tier[:starts], events[:rows]
+
+
+@numba.njit(cache=True, nogil=True)
+def _written(writer_at, writer, s, first, last):  # type: ignore[no-untyped-def]
+    """Whether storage s is written at one of operators first .. last."""
+    for i in range(writer_at[s], writer_at[s + 1]):
+        if writer[i] >= first:
+            return writer[i] <= last
+    return False

@@ -1,0 +1,369 @@
+"""Making a draft fit: the cheapest gaps and reruns, by price per byte of overload removed, until every operator fits.
+
+Memory here is by listed order: what must hold for the plan to run at all. Costs come from the bound's prices and from
+what earlier plans waited for; the search asks for many fillings with other costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from solver.residency.clockwork import Timing
+from solver.residency.draft import Draft, Table
+from solver.residency.problem import Int64s
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Nanoseconds for each (tier, gap), apart the copy out, which a version pays once, and for each rerun; infinity:
+    not to be used."""
+
+    out: Floats
+    back: Floats
+    reruns: Floats
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Per gap the operators at which HBM is counted without it: `first` .. `end` - 1 (a wrap: outside of those)."""
+
+    first: Int64s
+    end: Int64s
+
+
+def listed(table: Table) -> Spans:
+    """Off HBM in listed order, from the release to the latest copy back: what must fit for the plan to run."""
+    return Spans(np.minimum(table.leave + 1, table.problem.n), table.latest)
+
+
+def in_time(table: Table, start: Int64s, end: Int64s) -> Spans:
+    """Off HBM on a time line, when a copy that nobody hinders has ended, until one has to start."""
+    n = table.problem.n
+    tier = int(np.flatnonzero(table.usable)[0]) if table.usable.any() else 0
+    out_ns, in_ns = table.out_ns[tier], table.in_ns[tier]
+    leave = np.minimum(table.leave, n - 1)
+    gone = np.maximum(end[leave], end[np.minimum(table.written, n - 1)] + np.where(table.unpaid, 0, out_ns))
+    first = np.maximum(np.searchsorted(start, gone), table.leave + 1)
+    need = np.append(start, end.max(initial=0))[np.minimum(table.latest, n)]
+    back = np.minimum(np.searchsorted(start, need - in_ns), table.latest)
+    back = np.where(table.latest >= n, n, back)
+    return Spans(np.minimum(first, n), np.where(table.wraps > 0, back, np.maximum(back, np.minimum(first, n))))
+
+
+def queued(table: Table, draft: Draft, timing: Timing, start: Int64s, end: Int64s) -> Spans:
+    """As `in_time`, behind the queues of the draft's own copies; what the draft moves, as it has been timed."""
+    n = table.problem.n
+    tier = np.where(draft.tier >= 0, draft.tier, int(np.flatnonzero(table.usable)[0]) if table.usable.any() else 0)
+    every = np.arange(table.count)
+    out_ns, in_ns = table.out_ns[tier, every], table.in_ns[tier, every]
+    leave, final = np.minimum(table.leave, n - 1), np.minimum(table.written, n - 1)
+    waits = np.where(table.unpaid, 0, out_ns + timing.out_queue[tier, final])
+    gone = np.maximum(end[leave], end[final] + waits)
+    first = np.maximum(np.searchsorted(start, gone), table.leave + 1)
+    latest = np.minimum(table.latest, n)
+    need = np.append(start, end.max(initial=0))[latest] - timing.in_queue[tier, latest]
+    back = np.where(table.latest >= n, n, np.minimum(np.searchsorted(start, need - in_ns), table.latest))
+    moved = draft.tier >= 0
+    first = np.minimum(np.where(moved, timing.off, first), n)
+    back = np.where(moved, np.minimum(draft.back, n), back)
+    return Spans(first, np.where(table.wraps > 0, back, np.maximum(back, first)))
+
+
+def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> bool:
+    """Adds gaps and reruns to the draft, in place, until each operator's load is within `budget`; whether it is."""
+    clash_at, clash = table.rerun_clashes
+    problem = table.problem
+    return bool(
+        add_until_fits(
+            problem.n, budget, problem.load, table.storage, table.bytes, table.after, table.before, table.leave,
+            spans.first, spans.end, table.wraps, table.version, table.kept, table.first_gap, table.roomy, table.room,
+            table.size, table.parts, table.part_at, table.extra, table.rerun_before, clash_at, clash,
+            costs.out, costs.back, costs.reruns, draft.tier, draft.chosen,
+        )
+    )  # fmt: skip
+
+
+def prune(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> None:
+    """Takes out of the draft, dearest first, what it fits without."""
+    problem = table.problem
+    table.settle(draft)
+    tier = np.maximum(draft.tier, 0), np.arange(table.count)
+    dear = (costs.out[tier] + costs.back[tier]) / np.maximum(table.bytes, 1)
+    order = np.argsort(-np.where(draft.tier >= 0, dear, -1.0))
+    remove_surplus(
+        problem.n, budget, problem.load, table.bytes, spans.first, spans.end, table.wraps,
+        table.size, table.parts, table.part_at, table.extra, table.rerun_before, order, draft.tier, draft.chosen,
+    )  # fmt: skip
+    table.settle(draft)
+
+
+@numba.njit(cache=True, nogil=True)
+def load_without(n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen):  # type: ignore[no-untyped-def]
+    """Bytes at each operator with the chosen gaps and reruns off."""
+    change = np.zeros(n + 2, np.int64)
+    peaks = np.zeros(n, np.int64)
+    for g in range(len(tier)):
+        if tier[g] < 0:
+            continue
+        if wraps[g]:
+            change[0] -= size[g]
+            change[end[g]] += size[g]
+            change[first[g]] -= size[g]
+        else:
+            change[first[g]] -= size[g]
+            change[end[g]] += size[g]
+    for r in range(len(chosen)):
+        if not chosen[r]:
+            continue
+        at = rerun_before[r]
+        for p in range(part_at[r], part_at[r + 1]):
+            s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
+            if what == 0:
+                change[since + 1] -= storage_size[s]
+                change[at] += storage_size[s]
+            elif (what == 1 or what == 3) and since < at:
+                change[since] += storage_size[s]
+                change[at + 1] -= storage_size[s]
+        peaks[at] = max(peaks[at], extra[r])
+    held = np.empty(n, np.int64)
+    total = 0
+    for k in range(n):
+        total += change[k]
+        held[k] = load[k] + total + peaks[k]
+    return held
+
+
+@numba.njit(cache=True, nogil=True)
+def tier_load(n, tiers, storage, size, before, leave, wraps, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
+    """Bytes in each tier that is not roomy, from the release to the consumer, at each operator."""
+    used = np.zeros((tiers, n + 1), np.int64)
+    for g in range(len(tier)):
+        t = tier[g]
+        if t < 0 or roomy[t]:
+            continue
+        _occupy(used[t], n, size[g], before[g], leave[g], wraps[g])
+    return used
+
+
+@numba.njit(cache=True, nogil=True)
+def _occupy(used, n, amount, before, leave, wraps):  # type: ignore[no-untyped-def]
+    if wraps:
+        for k in range(min(before, n) + 1):
+            used[k] += amount
+        for k in range(max(min(leave, n), min(before, n) + 1), n + 1):
+            used[k] += amount
+    else:
+        for k in range(leave, min(before, n) + 1):
+            used[k] += amount
+
+
+@numba.njit(cache=True, nogil=True)
+def _room_for(used, n, room, amount, before, leave, wraps):  # type: ignore[no-untyped-def]
+    if wraps:
+        for k in range(min(before, n) + 1):
+            if used[k] + amount > room:
+                return False
+        for k in range(min(leave, n), n + 1):
+            if used[k] + amount > room:
+                return False
+        return True
+    for k in range(leave, min(before, n) + 1):
+        if used[k] + amount > room:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def add_until_fits(  # type: ignore[no-untyped-def]
+    n, budget, load, storage, size, after, before, leave, first, end, wraps, version, kept, first_gap, roomy, room,
+    storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
+    out_cost, back_cost, rerun_cost, tier, chosen,
+):
+    gaps, reruns, tiers = len(tier), len(chosen), len(roomy)
+    held = load_without(
+        n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
+    )
+    used = tier_load(n, tiers, storage, size, before, leave, wraps, first_gap, roomy, tier)
+    shut = np.zeros((tiers, gaps), np.bool_)
+    shut_rerun = np.zeros(reruns, np.bool_)
+    crowd = np.zeros(n + 1, np.int64)
+    paid = np.zeros(gaps, np.bool_)  # another gap of the version pays for the copy out
+    for g in range(gaps):
+        if tier[g] >= 0:
+            _pay(g, storage, version, wraps, first_gap, paid)
+    dropped = np.zeros(len(storage_size), np.int64)  # by chosen reruns: not to be moved
+    needed = np.zeros(len(storage_size), np.int64)  # by chosen reruns, past its last access
+    for r in range(reruns):
+        if chosen[r]:
+            for p in range(part_at[r], part_at[r + 1]):
+                if parts[p, 4] != 1:
+                    dropped[parts[p, 1]] += 1
+                elif parts[p, 2] < parts[p, 3]:
+                    needed[parts[p, 1]] += 1
+            for c in range(clash_at[r], clash_at[r + 1]):
+                shut_rerun[clash[c]] = True
+    while True:
+        worst, most = -1, 0
+        for k in range(n):
+            over = held[k] - budget
+            crowd[k + 1] = crowd[k] + (1 if over > 0 else 0)
+            if over > most:
+                worst, most = k, over
+        if worst < 0:
+            return True
+        best, best_gap, best_tier, best_rerun = np.inf, -1, -1, -1
+        for g in range(gaps):
+            if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
+                continue
+            if wraps[g]:
+                if end[g] <= worst < first[g]:
+                    continue
+                relief = crowd[end[g]] + crowd[n] - crowd[first[g]]
+            else:
+                if not (first[g] <= worst < end[g]):
+                    continue
+                relief = crowd[end[g]] - crowd[first[g]]
+            for t in range(tiers):
+                if shut[t, g]:
+                    continue
+                cost = back_cost[t, g] + (0.0 if paid[g] and roomy[t] else out_cost[t, g])
+                score = cost / (size[g] * relief)
+                if score < best:
+                    best, best_gap, best_tier, best_rerun = score, g, t, -1
+        for r in range(reruns):
+            at = rerun_before[r]
+            if chosen[r] or shut_rerun[r] or worst >= at:
+                continue
+            relief, covers = 0.0, False
+            for p in range(part_at[r], part_at[r + 1]):
+                s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
+                if what == 0:
+                    covers = covers or since < worst
+                    relief += float(storage_size[s]) * (crowd[at] - crowd[since + 1])
+                elif (what == 1 or what == 3) and since < at:
+                    relief -= float(storage_size[s]) * (crowd[at + 1] - crowd[since])
+            if covers and relief > 0:
+                score = rerun_cost[r] / relief
+                if score < best:
+                    best, best_gap, best_tier, best_rerun = score, -1, -1, r
+        if best_gap < 0 and best_rerun < 0:
+            return False
+        if best_gap >= 0:
+            g, t = best_gap, best_tier
+            s = storage[g]
+            able = dropped[s] == 0
+            for h in range(first_gap[s], first_gap[s + 1]):
+                if tier[h] < 0 or h == g:
+                    continue
+                if wraps[h]:  # a wrap takes the place of the first and the last gap
+                    able = able and after[g] >= 0 and before[g] < n
+                able = able and tier[h] == t
+            if able and not roomy[t]:
+                able = _room_for(used[t], n, room[t], size[g], before[g], leave[g], wraps[g])
+            if not able:
+                shut[t, g] = True
+                continue
+            tier[g] = t
+            for h in range(first_gap[s], first_gap[s + 1]):
+                if wraps[g] and h != g and tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
+                    tier[h] = -1
+                    _add(held, n, size[h], first[h], end[h], False)
+                    if not roomy[t]:
+                        _occupy(used[t], n, -size[h], before[h], leave[h], False)
+            _pay(g, storage, version, wraps, first_gap, paid)
+            if not roomy[t]:
+                _occupy(used[t], n, size[g], before[g], leave[g], wraps[g])
+            _add(held, n, -size[g], first[g], end[g], wraps[g])
+            continue
+        r = best_rerun
+        at, able = rerun_before[r], True
+        for p in range(part_at[r], part_at[r + 1]):
+            s, what = parts[p, 1], parts[p, 4]
+            for h in range(first_gap[s], first_gap[s + 1]):
+                able = able and (tier[h] < 0 or (what == 1 and not (wraps[h] and at > leave[h])))
+        shut_rerun[r] = True
+        if not able:
+            continue
+        chosen[r] = True
+        for c in range(clash_at[r], clash_at[r + 1]):
+            shut_rerun[clash[c]] = True
+        for p in range(part_at[r], part_at[r + 1]):
+            s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
+            if what != 1:
+                dropped[s] += 1
+            elif since < at:
+                needed[s] += 1
+            if what == 0:
+                held[since + 1 : at] -= storage_size[s]
+            elif (what == 1 or what == 3) and since < at:
+                held[since : at + 1] += storage_size[s]
+        held[at] += extra[r]
+
+
+@numba.njit(cache=True, nogil=True)
+def _pay(g, storage, version, wraps, first_gap, paid):  # type: ignore[no-untyped-def]
+    s = storage[g]
+    for h in range(first_gap[s], first_gap[s + 1]):
+        if version[h] == version[g] or (wraps[g] and version[h] < 0):
+            paid[h] = True
+
+
+@numba.njit(cache=True, nogil=True)
+def _add(held, n, amount, first, end, wraps):  # type: ignore[no-untyped-def]
+    if wraps:
+        held[:end] += amount
+        held[first:n] += amount
+    else:
+        held[first:end] += amount
+
+
+@numba.njit(cache=True, nogil=True)
+def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untyped-def]
+    if not wraps:
+        for k in range(first, end):
+            if held[k] + amount > budget:
+                return False
+        return True
+    for k in range(end):
+        if held[k] + amount > budget:
+            return False
+    for k in range(first, n):
+        if held[k] + amount > budget:
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def remove_surplus(  # type: ignore[no-untyped-def]
+    n, budget, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, order, tier, chosen
+):
+    held = load_without(
+        n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
+    )
+    for r in range(len(chosen)):
+        if not chosen[r]:
+            continue
+        at, fits = rerun_before[r], True
+        for p in range(part_at[r], part_at[r + 1]):  # several drops overlap: all of them are put back at once
+            if parts[p, 4] == 0:
+                held[parts[p, 2] + 1 : at] += storage_size[parts[p, 1]]
+        for p in range(part_at[r], part_at[r + 1]):
+            if parts[p, 4] == 0 and fits:
+                fits = _fits(held, n, 0, budget, parts[p, 2] + 1, at, False)
+        if fits:
+            chosen[r] = False
+            continue
+        for p in range(part_at[r], part_at[r + 1]):
+            if parts[p, 4] == 0:
+                held[parts[p, 2] + 1 : at] -= storage_size[parts[p, 1]]
+    for i in range(len(order)):
+        g = order[i]
+        if tier[g] >= 0 and _fits(held, n, size[g], budget, first[g], end[g], wraps[g]):
+            tier[g] = -1
+            _add(held, n, size[g], first[g], end[g], wraps[g])

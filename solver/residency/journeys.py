@@ -1,0 +1,465 @@
+"""What one storage would do at given prices: the subproblem of the fluid bound, exact and fast.
+
+Prices: `held` per byte of HBM at each row of the axis (nanoseconds of step time that a byte less there saves), and
+per nanosecond of link time in each slot, out of HBM and back, for each tier. A storage then decides alone, gap by
+gap, whether it stays, is moved, or is dropped and made again::
+
+    rows        0    1    2    3    4    5
+    gap              |---- may be off ---|          rows first .. end - 1
+    move        out in slots <= i        back in slots >= k
+                      off at rows i .. k - 1: saves bytes x (held_i + ... + held_k-1), pays the cheapest slots
+
+A copy out is paid once for a version (the content between two writes): what is in a tier already leaves for nothing.
+Being resident at both ends, a storage may also start outside (`wrap`): then it ends there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from solver.residency.axis import Axis
+from solver.residency.problem import Int64s, Problem
+
+Floats = npt.NDArray[np.float64]
+
+KEEP, MOVE, DROP = range(3)
+INNER, HEAD, TAIL, WRAP_HEAD, WRAP_TAIL = range(5)
+"""What a gap is: between two accesses; before the first or after the last of a resident; the same two when wrapped."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Gaps of all storages on an axis, sorted by storage and time; `first_gap[u] : first_gap[u + 1]` are storage
+    number u's (position in the profile: `storage[u]`).
+
+    Off HBM only at rows `first` .. `end` - 1; out in slots `written` .., back in slots .. `due`. `version` counts
+    writes; `copied`: the content is in a tier since the step's start. `rerun_ns`: what making it again costs at
+    least; -1: it cannot be. `out_ns`, `in_ns`: copy times (gap, tier); -1: that tier cannot take it, or the adapter
+    does not let it move in this gap.
+    """
+
+    storage: Int64s
+    first_gap: Int64s
+    op_after: Int64s
+    op_before: Int64s
+    kind: Int64s
+    bytes: Int64s
+    first: Int64s
+    end: Int64s
+    written: Int64s
+    due: Int64s
+    version: Int64s
+    dirty: Int64s
+    rerun_ns: Int64s
+    out_ns: Int64s
+    in_ns: Int64s
+    inputs: Inputs
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What making a gap's content again needs and the profile has freed by then: `at[g] : at[g + 1]` are gap g's.
+
+    Such an input is held from row `row` on (`bytes`), or made again itself (`rerun_ns`; -1: it cannot be), or moved
+    (`out_ns`, from slot `slot` on, and `in_ns`; -1: it cannot be): each costs `share` of it, for one held input may
+    serve several gaps, and the shares of one input over all gaps sum to at most 1.
+    """
+
+    at: Int64s
+    row: Int64s
+    slot: Int64s
+    bytes: Int64s
+    rerun_ns: Int64s
+    out_ns: Int64s
+    in_ns: Int64s
+    share: Floats
+
+
+def gaps_on(problem: Problem, axis: Axis) -> Gaps:
+    """Every span in which a storage can be off HBM at some row of the axis."""
+    movable: dict[tuple[int, int, int], tuple[int, int]] = {}
+    wraps: dict[int, tuple[int, int]] = {}
+    for gap in problem.gaps:
+        if gap.wraps:
+            wraps[gap.storage] = (gap.back, gap.leave + 1)
+        else:
+            movable[gap.storage, gap.after, gap.before] = (gap.leave + 1, gap.back)
+    shares = _rerun_shares(problem)
+    program, n = problem.program, problem.n
+    rows: list[tuple[int, ...]] = []
+    for s, size in enumerate(program.size):
+        if not size:
+            continue
+        writers = program.writers[s]
+        spans = [(INNER, after, before) for after, before in problem.idle(s) if before - after > 1]
+        if s in wraps:
+            head_end, tail_first = wraps[s]
+            first_use = problem.accesses[s][0] if problem.accesses[s] else n
+            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, bool(writers), 1))
+        for _, after, before in spans:
+            kind = HEAD if after < 0 else TAIL if before == n else INNER
+            version = program.version_before(s, before)
+            rerun = shares.get((s, version), -1) if after >= 0 else -1
+            span = movable.get((s, after, before))
+            if span is None and rerun < 0:
+                continue
+            first, end = span or (after + 1, before)
+            if rerun >= 0:  # dropped, it may be off wherever it is idle
+                first, end = after + 1, before
+            rows.append((s, kind, after, before, size, first, end, version, rerun, bool(writers), span is not None))
+        if s in wraps and tail_first <= n and problem.accesses[s]:
+            version = program.version_before(s, n)
+            rows.append((s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, bool(writers), 1))
+    table = np.asarray(rows, dtype=np.int64).reshape(-1, 11)
+    s, kind, after, before, size, first, end, version, rerun, dirty, moves = (
+        np.ascontiguousarray(table[:, i]) for i in range(11)
+    )
+    storage, first_gap = np.unique(s, return_index=True)
+    tiers = list(problem.tiers.items())
+    out_ns = np.full((len(s), max(1, len(tiers))), -1, dtype=np.int64)
+    in_ns = out_ns.copy()
+    for t, (name, tier) in enumerate(tiers):
+        able = (moves > 0) & (size <= problem.tier_bytes[name])
+        for amount in np.unique(size[able]).tolist():
+            here = able & (size == amount)
+            out_ns[here, t] = tier.copy_ns(amount, out=True)
+            in_ns[here, t] = tier.copy_ns(amount, out=False)
+    return Gaps(
+        storage=storage.astype(np.int64),
+        first_gap=np.append(first_gap, len(s)).astype(np.int64),
+        op_after=after,
+        op_before=before,
+        kind=kind,
+        bytes=size,
+        first=axis.deadline_slot(first),
+        end=axis.deadline_slot(end),
+        written=np.where(version < 0, 0, axis.slot_of(version)),
+        due=np.where((kind == WRAP_HEAD) & (before == n), axis.rows + 1, axis.deadline_slot(before)),
+        version=version,
+        dirty=dirty,
+        rerun_ns=rerun,
+        out_ns=out_ns,
+        in_ns=in_ns,
+        inputs=_inputs(problem, axis, s, before, version, rerun, size),
+    )
+
+
+def _inputs(
+    problem: Problem, axis: Axis, s: Int64s, before: Int64s, version: Int64s, rerun: Int64s, size: Int64s
+) -> Inputs:
+    program, operators, storages = problem.program, problem.profile.operators, problem.profile.storages
+    found: list[tuple[int, int]] = []  # (gap, input)
+    total: dict[tuple[int, int], int] = {}  # (input, its version) -> bytes of the gaps that may need it
+    for g in np.flatnonzero(rerun >= 0).tolist():
+        writer = int(version[g])
+        for u in program.reads[writer]:
+            last = program.last_access[u]
+            if u != s[g] and not program.stays[u] and last < before[g] and program.size[u]:
+                found.append((g, u))
+                key = (u, program.version_before(u, writer))
+                total[key] = total.get(key, 0) + int(size[g])
+    moving = problem.profile.adapter.moves == "any"
+    rows = []
+    for g, u in found:
+        writer = int(version[g])
+        made = program.version_before(u, writer)
+        again = program.duration[made] if made >= 0 and operators[made].recomputable else -1
+        tiers = [t for name, t in problem.tiers.items() if program.size[u] <= problem.tier_bytes[name]]
+        able = moving and storages[u].offloadable and bool(tiers)
+        out = min((t.copy_ns(program.size[u], out=True) for t in tiers), default=-1) if able else -1
+        back = min((t.copy_ns(program.size[u], out=False) for t in tiers), default=-1) if able else -1
+        rows.append((g, program.last_access[u], max(made, 0), program.size[u], again, out, back))
+    table = np.asarray(rows, dtype=np.int64).reshape(-1, 7)
+    share = np.asarray(
+        [size[g] / total[u, program.version_before(u, int(version[g]))] for g, u in found], dtype=np.float64
+    )
+    return Inputs(
+        at=np.searchsorted(table[:, 0], np.arange(len(s) + 1)).astype(np.int64),
+        row=axis.slot_of(table[:, 1]),
+        slot=axis.slot_of(table[:, 2]),
+        bytes=np.ascontiguousarray(table[:, 3]),
+        rerun_ns=np.ascontiguousarray(table[:, 4]),
+        out_ns=np.ascontiguousarray(table[:, 5]),
+        in_ns=np.ascontiguousarray(table[:, 6]),
+        share=share,
+    )
+
+
+def _rerun_shares(problem: Problem) -> dict[tuple[int, int], int]:
+    """Nanoseconds to charge for making (storage, version) again: its writer's time, split over what that writes.
+
+    One execution brings back all outputs of an operator, so only together are they charged its time.
+    """
+    if problem.profile.adapter.recompute == "none":
+        return {}
+    program, shares = problem.program, {}
+    for k, operator in enumerate(problem.profile.operators):
+        if not operator.recomputable or not program.writes[k]:
+            continue
+        total = sum(program.size[s] for s in program.writes[k])
+        for s in program.writes[k]:
+            shares[s, k] = program.duration[k] * program.size[s] // total if total else 0
+    return shares
+
+
+@numba.njit(cache=True)
+def cheapest(prices, table):  # type: ignore[no-untyped-def]
+    """Fills a table of minima of `prices` over 1, 2, 4, ... slots, for `_least`."""
+    count = len(prices)
+    table[0, :count] = prices
+    width, level = 1, 1
+    while 2 * width <= count:
+        for i in range(count - 2 * width + 1):
+            table[level, i] = min(table[level - 1, i], table[level - 1, i + width])
+        width *= 2
+        level += 1
+
+
+@numba.njit(cache=True)
+def _least(table, first, last):  # type: ignore[no-untyped-def]
+    """The least price in slots first .. last."""
+    level = 0
+    while (2 << level) <= last - first + 1:
+        level += 1
+    return min(table[level, first], table[level, last - (1 << level) + 1])
+
+
+@numba.njit(cache=True)
+def _move(size, first, end, written, due, out_ns, in_ns, held, out_table, in_prices):  # type: ignore[no-untyped-def]
+    """Best (saving, row off from, row back at) of one move; `held` summed up; out_ns 0: nothing to copy out.
+
+    `due` < 0: it need not come back. A move off at no row at all counts as (-infinity).
+    """
+    best, best_i, best_k = -np.inf, -1, -1
+    left, left_i = -np.inf, -1
+    back = np.empty(end - first + 1)
+    if due >= 0:
+        least = np.inf
+        for k in range(due, end, -1):
+            least = min(least, in_prices[k])
+        for k in range(end, first, -1):
+            least = min(least, in_prices[k]) if k <= due else least
+            back[k - first] = least
+    paid = _least(out_table, written, first) if out_ns > 0 else 0.0
+    for i in range(first, end):
+        if out_ns > 0 and i > first:
+            paid = min(paid, out_table[0, i])
+        value = -size * held[i] - (out_ns * paid if out_ns > 0 else 0.0)
+        if value > left:
+            left, left_i = value, i
+        k = i + 1
+        value = left + size * held[k] - (in_ns * back[k - first] if due >= 0 else 0.0)
+        if value > best:
+            best, best_i, best_k = value, left_i, k
+    return best, best_i, best_k
+
+
+@numba.njit(cache=True)
+def _drop(  # type: ignore[no-untyped-def]
+    size, first, end, due, rerun_ns, held, rerun_prices,
+    input_first, input_end, in_row, in_slot, in_bytes, in_rerun, in_out, in_back, share, work_table, out_best, back_best,
+):
+    """As `_move`, for dropping and making again: off from row `first`, made again in a slot from `k` on."""
+    best, best_k = -np.inf, -1
+    least = np.inf
+    for k in range(due, first, -1):
+        least = min(least, rerun_prices[k])
+        if k > end:
+            continue
+        value = size * (held[k] - held[first]) - rerun_ns * least
+        for i in range(input_first, input_end):
+            other = in_bytes[i] * max(0.0, held[k] - held[min(in_row[i], k)])
+            if other > 0.0:
+                other = min(other, other_way(
+                    due, in_slot[i], in_rerun[i], in_out[i], in_back[i], work_table, out_best, back_best
+                ))
+            value -= share[i] * other
+        if value > best:
+            best, best_k = value, k
+    return best, first, best_k
+
+
+@numba.njit(cache=True)
+def other_way(due, slot, rerun_ns, out_ns, in_ns, work_table, out_best, back_best):  # type: ignore[no-untyped-def]
+    """The least that a freed input costs when it is made again or moved, by slot `due`."""
+    best = np.inf
+    if rerun_ns >= 0:
+        best = rerun_ns * _least(work_table, slot, due)
+    if out_ns >= 0:
+        best = min(best, out_ns * _least(out_best, slot, due) + in_ns * _least(back_best, slot, due))
+    return best
+
+
+@numba.njit(cache=True)
+def decide(  # type: ignore[no-untyped-def]
+    unit_first, kind, size, first, end, written, due, version, dirty, rerun_ns, out_ns, in_ns,
+    held, out_prices, in_prices, rerun_prices, out_tables,
+    input_at, in_row, in_slot, in_bytes, in_rerun, in_out, in_back, share, work_table, out_best, back_best,
+    choice, tier, row_from, row_back, pays_out, saving,
+):
+    """The best journey of every storage at the given prices; returns the sum of savings (nanoseconds, all >= 0).
+
+    `held` (tier or -1 last, row): prices of HBM summed over the rows before, less those of the tier; `*_prices`
+    (tier, slot); `out_tables`: `cheapest` of them. Results per gap: `choice`, `tier`, rows, whether the copy out is
+    paid; per storage `saving`.
+    """
+    units, tiers = len(unit_first) - 1, out_ns.shape[1]
+    total = 0.0
+    most = 0
+    for u in range(units):
+        most = max(most, unit_first[u + 1] - unit_first[u])
+    paid = np.empty((most, 4))  # value with the copy out paid, tier, rows
+    free = np.empty((most, 4))  # the same with a copy at hand
+    lone = np.empty((most, 3))  # dropped: value, rows
+    for u in range(units):
+        begin, stop = unit_first[u], unit_first[u + 1]
+        wraps = kind[begin] == 3
+        for g in range(begin, stop):
+            at = g - begin
+            paid[at, 0] = free[at, 0] = lone[at, 0] = -np.inf
+            may_end_off = kind[g] == 4
+            if kind[g] == 3:
+                for t in range(tiers):
+                    if in_ns[g, t] < 0:
+                        continue
+                    # Outside from the start: off at rows 0 .. k - 1, or not even at row 0.
+                    least = np.inf
+                    never = due[g] >= len(in_prices[t])
+                    for k in range(min(due[g], len(in_prices[t]) - 1), -1, -1):
+                        least = min(least, in_prices[t, k])
+                        if k <= end[g]:
+                            value = size[g] * held[t, k] - (0.0 if never else in_ns[g, t] * least)
+                            if value > free[at, 0]:
+                                free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, 0, k
+                continue
+            if may_end_off:
+                for t in range(tiers):
+                    if in_ns[g, t] < 0:
+                        continue
+                    last = held.shape[1] - 1
+                    value = size[g] * (held[t, last] - held[t, first[g]])
+                    if value > free[at, 0]:
+                        free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, first[g], last
+                    least = _least(out_tables[t], written[g], first[g])
+                    for i in range(first[g], last + 1):
+                        least = min(least, out_prices[t, i])
+                        value = size[g] * (held[t, last] - held[t, i]) - out_ns[g, t] * least
+                        if value > paid[at, 0]:
+                            paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, last
+                continue
+            if first[g] >= end[g]:
+                continue
+            for t in range(tiers):
+                if out_ns[g, t] < 0:
+                    continue
+                value, i, k = _move(
+                    size[g], first[g], end[g], written[g], due[g], out_ns[g, t], in_ns[g, t],
+                    held[t], out_tables[t], in_prices[t],
+                )
+                if value > paid[at, 0]:
+                    paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, k
+                value, i, k = _move(
+                    size[g], first[g], end[g], written[g], due[g], 0, in_ns[g, t],
+                    held[t], out_tables[t], in_prices[t],
+                )
+                if value > free[at, 0]:
+                    free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, i, k
+            if rerun_ns[g] >= 0:
+                lone[at, 0], lone[at, 1], lone[at, 2] = _drop(
+                    size[g], first[g], end[g], due[g], rerun_ns[g], held[tiers], rerun_prices,
+                    input_at[g], input_at[g + 1], in_row, in_slot, in_bytes, in_rerun, in_out, in_back, share,
+                    work_table, out_best, back_best,
+                )
+        value = _journey(begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out)
+        if wraps:
+            other = _journey(
+                begin, stop, kind, version, paid, free, lone, True, choice, tier, row_from, row_back, pays_out
+            )
+            if other < value:
+                value = _journey(
+                    begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out
+                )
+            else:
+                value = other
+        saving[u] = value
+        total += value
+    return total
+
+
+@numba.njit(cache=True)
+def _journey(  # type: ignore[no-untyped-def]
+    begin, stop, kind, version, paid, free, lone, wrapped, choice, tier, row_from, row_back, pays_out
+):
+    """The best choices of one storage, wrapped or not, written to the result arrays; returns their saving."""
+    total = 0.0
+    g = begin
+    for h in range(begin, stop):
+        choice[h] = 0
+        pays_out[h] = 0
+    while g < stop:
+        after = g
+        while after < stop and version[after] == version[g]:
+            after += 1
+        # The version's gaps are g .. after - 1; the copy out is paid at one of them, or never.
+        had = wrapped and version[g] < 0
+        must = wrapped and kind[after - 1] == 4  # it has to end outside
+        never, pay_at = 0.0, -2
+        best, ahead = 0.0, 0.0
+        for h in range(g, after):
+            never += _alone(h, begin, kind, lone, wrapped)
+        best = -np.inf if must else never
+        if had:
+            best, pay_at = 0.0, -1
+            for h in range(g, after):
+                best += _with_copy(h, begin, kind, free, lone, wrapped)
+        else:
+            later = 0.0
+            for h in range(after - 1, g - 1, -1):
+                if not _skipped(kind[h], wrapped) and kind[h] != 3 and paid[h - begin, 0] > -np.inf:
+                    ahead = 0.0
+                    for e in range(g, h):
+                        ahead += _alone(e, begin, kind, lone, wrapped)
+                    value = ahead + paid[h - begin, 0] + later
+                    if value > best:
+                        best, pay_at = value, h
+                later += _with_copy(h, begin, kind, free, lone, wrapped)
+        total += best
+        for h in range(g, after):
+            if _skipped(kind[h], wrapped):
+                continue
+            at = h - begin
+            if h == pay_at:
+                choice[h], pays_out[h] = 1, 1
+                tier[h], row_from[h], row_back[h] = int(paid[at, 1]), int(paid[at, 2]), int(paid[at, 3])
+            elif pay_at != -2 and h > pay_at and (free[at, 0] > max(0.0, lone[at, 0]) or (kind[h] > 2 and wrapped)):
+                choice[h] = 1
+                tier[h], row_from[h], row_back[h] = int(free[at, 1]), int(free[at, 2]), int(free[at, 3])
+            elif lone[at, 0] > 0.0:
+                choice[h] = 2
+                row_from[h], row_back[h] = int(lone[at, 1]), int(lone[at, 2])
+        g = after
+    return total
+
+
+@numba.njit(cache=True)
+def _skipped(kind, wrapped):  # type: ignore[no-untyped-def]
+    """Whether a gap does not exist in this mode: head and tail are other gaps when the storage wraps."""
+    return (kind == 1 or kind == 2) if wrapped else kind > 2
+
+
+@numba.njit(cache=True)
+def _alone(h, begin, kind, lone, wrapped):  # type: ignore[no-untyped-def]
+    return 0.0 if _skipped(kind[h], wrapped) else max(0.0, lone[h - begin, 0])
+
+
+@numba.njit(cache=True)
+def _with_copy(h, begin, kind, free, lone, wrapped):  # type: ignore[no-untyped-def]
+    if _skipped(kind[h], wrapped):
+        return 0.0
+    if kind[h] > 2:  # a wrap must be used whole
+        return free[h - begin, 0]
+    return max(0.0, max(free[h - begin, 0], lone[h - begin, 0]))

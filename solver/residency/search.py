@@ -1,0 +1,437 @@
+"""The search: drafts from the bound's solution, then ruin and refill around what the plan waits for.
+
+    fluid shares ──▶ draft ──fill──▶ fits in listed order ──plan_times──▶ replay ──times──▶ plan_times ...
+                       ▲                                                     │
+                       └── take out some gaps near a wait, other costs ◀─────┘
+
+Every step is judged by replay. A refill costs about a millisecond a thousand operators.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperopt.engine import Outcome, run
+from hyperopt.engine.kernel import FOR_COPY_IN
+from solver.residency.clockwork import plan_times
+from solver.residency.candidates import Decisions
+from solver.residency.draft import STAYS, Draft, Table
+from solver.residency.filling import Costs, Spans, fill, in_time, listed, prune, queued
+from solver.residency.fluid import Fluid, Guide, Prices, Solution
+from solver.residency.incumbent import Incumbent
+from solver.residency.journeys import DROP, WRAP_HEAD, WRAP_TAIL
+from solver.residency.problem import Problem
+
+Floats = npt.NDArray[np.float64]
+
+TOLLS = (0.03, 0.1, 0.3, 0.6, 1.2)
+"""Nanoseconds that a nanosecond of link time is taken to cost beyond the bound's prices: whole copies that queue one
+after another need more room on the links than the fluid. Which toll serves best is learned in the search."""
+
+
+SPARES = (0.0, 0.04)
+"""Parts of the budget that a first draft leaves free."""
+
+
+BISECTIONS = 16
+
+MOST_ROUNDS = 1 << 30
+
+NOISE = 0.4
+"""Spread of the logarithm of the costs in a refill."""
+
+HEAT = 0.02
+"""A worse plan is taken on when it is worse by some of the distance to the bound: so much of it, on average."""
+
+PATIENCE = 200
+
+BLAMES = 6
+"""Times that a draft is made again without what its plan waited for."""
+
+
+@dataclass
+class Found:
+    draft: Draft
+    outcome: Outcome
+    score: tuple[int, float]
+
+
+class Search:
+    """Drafts of one problem; each is replayed and offered to the incumbent."""
+
+    def __init__(
+        self, problem: Problem, incumbent: Incumbent, table: Table, fluid: Fluid, solution: Solution, seed: int
+    ) -> None:
+        self.problem, self.incumbent, self.table, self.fluid = problem, incumbent, table, fluid
+        self.solution, self.stopped = solution, incumbent.stopped
+        self.dice = np.random.default_rng(seed)
+        self.usual = np.asarray(problem.unlimited.start), np.asarray(problem.unlimited.end)
+        self.tolls = [(guide, self._costs(guide.prices, toll)) for guide in solution.guides for toll in TOLLS]
+        self.costs = self.tolls[0][1]
+        self.merit = np.ones(len(self.tolls))
+        self.listed, self.timed = listed(table), in_time(table, *self.usual)
+        self.best: Found | None = None
+        self.last: Outcome | None = None
+        self.stage = "search"
+
+    # -- costs ----------------------------------------------------------------------------------------------
+
+    def _costs(self, prices: Prices, toll: float) -> Costs:
+        """What moves and reruns cost at the bound's prices, and what their own gap cannot hide."""
+        table, axis = self.table, self.fluid.axis
+        tiers = len(table.usable)
+        out_cost, back_cost = np.full((2, tiers, table.count), np.inf)
+        start, end = self.usual
+        n, step = self.problem.n, self.problem.unlimited.step_ns
+        first = axis.slot_of(np.maximum(table.written, 0))
+        gone = axis.slot_of(np.minimum(table.leave, n - 1))
+        come = axis.slot_of(np.minimum(table.leave + 1, n - 1))
+        come = np.where(table.wraps > 0, 0, come)
+        due = np.minimum(axis.deadline_slot(table.before), axis.rows)
+        back_at = np.append(start, step)[np.minimum(table.latest, n)]
+        left_at = np.append(end, step)[np.minimum(table.leave, n)]
+        for name, t in table.tier_index.items():
+            if not table.usable[t]:
+                continue
+            p = self.fluid.names.index(name)
+            out_ns, in_ns = table.out_ns[t].astype(float), table.in_ns[t].astype(float)
+            out_ns = np.where((table.wraps > 0) & (table.version < 0), 0, out_ns)
+            in_ns = np.where(table.latest >= n, 0, in_ns)
+            out_price = _least_between(prices.out[p], first, np.maximum(gone, first))
+            in_price = _least_between(prices.back[p], np.minimum(come, due), due)
+            span = np.where(table.wraps > 0, step - left_at + back_at, back_at - left_at)
+            stall = np.maximum(0, in_ns + out_ns - span)
+            out_cost[t] = out_ns * (out_price + toll)
+            back_cost[t] = in_ns * (in_price + toll) + stall + 1
+            back_cost[t, table.bytes > table.room[t]] = np.inf
+        work = prices.work[np.minimum(axis.slot_of(table.rerun_before), axis.rows)]
+        return Costs(out_cost, back_cost, table.rerun_ns * np.maximum(work, 0.8) + 1)
+
+    # -- drafts ---------------------------------------------------------------------------------------------
+
+    def from_shares(self, guide: Guide, least: float) -> Draft:
+        """The draft of what a guide does with a share of at least `least`."""
+        table = self.table
+        draft = table.empty()
+        place = {
+            (int(s), bool(w), -1 if w else int(a)): g
+            for g, (s, w, a) in enumerate(zip(table.storage, table.wraps, table.after, strict=True))
+        }
+        moves, drops = shares_by_gap(self.fluid, guide)
+        for (s, wraps, after, t), share in sorted(moves.items(), key=lambda item: -item[1]):
+            g = place.get((s, wraps, after))
+            tier = table.tier_index[self.fluid.names[t]]
+            if share >= least and g is not None and self._free_for(draft, g, tier):
+                draft.tier[g] = tier
+        self._take_reruns(draft, {key for key, share in drops.items() if share >= least})
+        self._move_kept(draft)
+        return draft
+
+    def _move_kept(self, draft: Draft) -> None:
+        """What chosen reruns keep past its last access leaves meanwhile."""
+        table = self.table
+        if table.kept.any() and draft.chosen.any():
+            best = np.argmin(self.costs.out + self.costs.back, axis=0)
+            draft.tier[table.kept] = best[table.kept]
+            table.settle(draft)
+
+    def _free_for(self, draft: Draft, g: int, tier: int) -> bool:
+        table = self.table
+        s = int(table.storage[g])
+        for h in range(int(table.first_gap[s]), int(table.first_gap[s + 1])):
+            if draft.tier[h] == STAYS:
+                continue
+            if draft.tier[h] != tier:
+                return False
+            if table.wraps[h] != table.wraps[g]:
+                inner = h if table.wraps[g] else g
+                if table.after[inner] < 0 or table.before[inner] >= self.problem.n:
+                    return False
+        return True
+
+    def _take_reruns(self, draft: Draft, wanted: set[tuple[int, int]]) -> None:
+        """The largest reruns of nothing but what is wanted away."""
+        table, program = self.table, self.problem.program
+        clash_at, clash = table.rerun_clashes
+        able = []
+        for r, rerun in enumerate(table.reruns):
+            useful = [program.size[s] for s, leave in rerun.drops if (s, self._last_access(s, leave)) in wanted]
+            if useful and sum(useful) >= 0.9 * sum(program.size[s] for s, _ in rerun.drops):
+                able.append((-sum(useful), int(table.rerun_ns[r] + table.kept_ns[r]), r))
+        shut: set[int] = set()
+        for _, _, r in sorted(able):
+            busy = any(
+                draft.tier[h] != STAYS
+                for s, _ in table.reruns[r].drops
+                for h in range(int(table.first_gap[s]), int(table.first_gap[s + 1]))
+            )
+            if r not in shut and not busy:
+                draft.chosen[r] = True
+                shut.update(clash[clash_at[r] : clash_at[r + 1]].tolist())
+
+    def _last_access(self, s: int, op: int) -> int:
+        touched = self.problem.accesses[s]
+        return touched[bisect_right(touched, op) - 1]
+
+    def judged(self, draft: Draft, lead: float = 1.0, rounds: int = 4, costs: Costs | None = None) -> Found | None:
+        """The draft timed by the usual time line, then by its own, while that helps; None where it does not run.
+
+        With `costs`, more is moved where copies queue so long that HBM is too full in time.
+        """
+        start, end = self.usual
+        best: Found | None = None
+        for _ in range(rounds):
+            timing = plan_times(self.table, draft, start, end, lead)
+            if costs is not None and int(timing.held.max()) > self.problem.hbm_bytes:
+                more = draft.copy()
+                if fill(self.table, more, costs, self.problem.hbm_bytes, queued(self.table, draft, timing, start, end)):
+                    draft = more
+                    plan_times(self.table, draft, start, end, lead)
+            found = self.replayed(draft)
+            if found is None:
+                break
+            if best is not None and found.score >= best.score:
+                break
+            best = found
+            draft = draft.copy()
+            start, end = found.outcome.start, found.outcome.end
+        return best
+
+    def replayed(self, draft: Draft) -> Found | None:
+        orders = self.table.orders(draft)
+        outcome = run(self.table.arrays, orders, self.problem.hbm_bytes, self.problem.budget.tiers)
+        self.incumbent.offer_outcome(orders, outcome, self.stage)
+        if outcome.status != "fits":
+            self.last = outcome
+            return None
+        found = Found(draft.copy(), outcome, (outcome.step_ns, float(outcome.copies[:, 6].sum() - outcome.copies[:, 5].sum())))
+        if self.best is None or found.score < self.best.score:
+            self.best = found
+        return found
+
+    # -- search ---------------------------------------------------------------------------------------------
+
+    def first(self) -> Found | None:
+        """A plan without the bound's help, soon."""
+        self.stage = "greedy"
+        for _, costs in self.tolls[1::2]:
+            found = self.completed(self.table.empty(), costs, rounds=2)
+            if found is not None and self.stopped():
+                break
+        return self.best
+
+    def least(self) -> Found | None:
+        """The smallest budget that can be filled, by bisection, however slow the plan; stops at the problem's."""
+        self.stage = "smallest"
+        low, high = 0, int(self.problem.load.max(initial=0))
+        for _ in range(BISECTIONS):
+            middle = (low + high) // 2
+            draft = self.table.empty()
+            if self._filled(draft, self.costs, middle, False) is None:
+                low = middle
+                continue
+            high = middle
+            if self.judged(draft, rounds=1) is not None:
+                break
+            draft.back[:] = self.table.latest
+            if self.replayed(draft) is not None:
+                break
+        return self.best
+
+    def start(self) -> Found | None:
+        """The best of what the guides say, rounded, with some of the budget left for copies that queue."""
+        self.stage = "guided"
+        for spare in SPARES:
+            for guide in self.solution.guides:
+                kept = self.from_shares(guide, 0.5)
+                for of, costs in self.tolls:
+                    if of is guide:
+                        self.completed(kept.copy(), costs, budget=int(self.problem.hbm_bytes * (1 - spare)))
+                        if self.stopped():
+                            return self.best
+        if self.best is None:
+            for _, costs in self.tolls:
+                self.completed(self.table.empty(), costs)
+        return self.best
+
+    def completed(self, draft: Draft, costs: Costs, *, budget: int | None = None, rounds: int = BLAMES) -> Found | None:
+        """The draft filled and timed; then without the moves that its plan waits for, the waiting charged to them."""
+        budget = budget or self.problem.hbm_bytes
+        back = costs.back.copy()
+        costs = Costs(costs.out, back, costs.reruns)
+        best: Found | None = None
+        for _ in range(rounds):
+            if self._filled(draft, costs, budget, True) is None:
+                break
+            found = self.judged(draft)
+            if found is None:
+                if self.last is None or self.last.status == "illegal":
+                    break
+                budget -= max(self.last.short_bytes, 1)
+                continue
+            if best is not None and found.score >= best.score and self.dice.random() < 0.5:
+                break
+            if best is None or found.score < best.score:
+                best = found
+            draft = found.draft.copy()
+            guilty, waited = self._guilty(found)
+            if not len(guilty):
+                break
+            back[:, guilty] += waited
+            draft.tier[guilty] = STAYS
+            if self.stopped():
+                break
+        return best
+
+    def _guilty(self, found: Found) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Moves whose copy back an operator waits for, most of all, and how long (ns)."""
+        record, table = found.outcome.record, self.table
+        waits = np.where(record.wait_kind == FOR_COPY_IN, record.wait_ns, 0)
+        late = np.flatnonzero(waits > self.problem.unlimited.step_ns * 1e-5)
+        gaps, times = [], []
+        for op in late.tolist():
+            s = int(record.wait_for[op])
+            for g in range(int(table.first_gap[s]), int(table.first_gap[s + 1])):
+                if found.draft.tier[g] >= 0 and found.draft.back[g] <= op <= table.before[g] + 1:
+                    gaps.append(g)
+                    times.append(float(waits[op]))
+        return np.asarray(gaps, dtype=np.int64), np.asarray(times, dtype=np.float64)
+
+    def _filled(self, draft: Draft, costs: Costs, budget: int, timed: bool) -> Spans | None:
+        """Fills the draft, in time if that goes, at least in listed order; returns by which."""
+        without = Costs(costs.out, costs.back, np.full(len(self.table.reruns), np.inf))
+        for spans, own in ((self.timed, costs), (self.listed, costs), (self.listed, without))[0 if timed else 1 :]:
+            trial = draft.copy()
+            if own is without:
+                trial.chosen[:] = False
+                self.table.settle(trial)
+            if fill(self.table, trial, own, budget, spans):
+                draft.tier[:], draft.chosen[:] = trial.tier, trial.chosen
+                return spans
+        return None
+
+    def take(self, decisions: Decisions, name: str) -> None:
+        """Replays the plan of a rule, and what becomes of it when its copies are timed anew and it is refilled."""
+        self.stage = name
+        draft = self.table.draft_of(decisions)
+        if draft is None:
+            return
+        self.replayed(draft)
+        self.completed(draft, self.tolls[2][1], rounds=3)
+
+    def improve(self, rounds: int, share: float = 1.0) -> None:
+        """Ruin and refill, from the best draft, until stopped or `share` of the time limit has passed."""
+        self.stage = "refill"
+        if self.best is None:
+            return
+        table, bound, best = self.table, self.solution.bound_ns, self.best
+        current, idle = best, 0
+        for _ in range(rounds if self.incumbent.stop.seconds_left() is None else MOST_ROUNDS):
+            if self.stopped() or self.incumbent.stop.spent() >= share:
+                return
+            draft = current.draft.copy()
+            self._ruin(draft, current.outcome)
+            arm = int(self.dice.choice(len(self.tolls), p=self.merit / self.merit.sum()))
+            base = self.tolls[arm][1]
+            noise = np.exp(self.dice.normal(0.0, NOISE, table.count))
+            again = np.exp(self.dice.normal(0.0, NOISE, len(table.reruns)))
+            costs = Costs(base.out * noise, base.back * noise, base.reruns * again)
+            spans = self._filled(draft, costs, self.problem.hbm_bytes, bool(self.dice.random() < 0.7))
+            if spans is None:
+                self.incumbent.stop.work += 1
+                continue
+            if self.dice.random() < 0.5:
+                prune(table, draft, costs, self.problem.hbm_bytes, spans)
+            plan_times(table, draft, current.outcome.start, current.outcome.end, 1.0 + self.dice.random())
+            found = self.replayed(draft)
+            if found is None:
+                continue
+            if found.score < current.score:
+                again_found = self.judged_from(found)
+                found = again_found if again_found.score < found.score else found
+            better = found.score < current.score
+            slack = best.outcome.step_ns - bound
+            limit = current.outcome.step_ns + HEAT * slack * -math.log(max(self.dice.random(), 1e-9))
+            if found.score[0] <= limit:
+                current = found
+            self.merit[arm] = 0.98 * self.merit[arm] + 0.02 * (0.1 + 5.0 * better)
+            if found.score < best.score:
+                best, idle = found, 0
+            else:
+                idle += 1
+                if idle % PATIENCE == 0:
+                    current = best
+
+    def judged_from(self, found: Found) -> Found:
+        draft = found.draft.copy()
+        plan_times(self.table, draft, found.outcome.start, found.outcome.end, 1.25)
+        again = self.replayed(draft)
+        return again if again is not None else found
+
+    def _ruin(self, draft: Draft, outcome: Outcome) -> None:
+        """Takes out a few gaps around an operator that waits, or anywhere."""
+        table, record, n = self.table, outcome.record, self.problem.n
+        waits = (record.wait_ns * (record.wait_kind > 0) + record.memory_ns).astype(np.float64)
+        if waits.sum() > 0 and self.dice.random() < 0.8:
+            center = int(self.dice.choice(n, p=waits / waits.sum()))
+        else:
+            center = int(self.dice.integers(n))
+        active = np.flatnonzero(draft.tier >= 0)
+        size = int(self.dice.integers(1, 9))
+        if len(active):
+            wraps = table.wraps[active] > 0
+            near = np.minimum(np.abs(draft.back[active] - center), np.abs(draft.out[active] - center)).astype(float)
+            near = np.where(wraps, np.minimum(near, np.abs(table.leave[active] - center)), near)
+            near += self.dice.random(len(active)) * n / 20
+            for g in active[np.argsort(near)[:size]].tolist():
+                draft.tier[g] = STAYS
+            if record.wait_for[center] >= 0 and self.dice.random() < 0.5:
+                s = int(record.wait_for[center])
+                draft.tier[table.first_gap[s] : table.first_gap[s + 1]] = STAYS
+        made = np.flatnonzero(draft.chosen)
+        if len(made) and self.dice.random() < 0.5:
+            near = np.abs(table.rerun_before[made] - center) + self.dice.random(len(made)) * n / 20
+            draft.chosen[made[np.argsort(near)[: int(self.dice.integers(1, 4))]]] = False
+            table.settle(draft)
+
+
+def shares_by_gap(
+    fluid: Fluid, guide: Guide
+) -> tuple[dict[tuple[int, bool, int, int], float], dict[tuple[int, int], float]]:
+    """The shares of a guide: of moves, by (storage, wraps, operator after which, tier); of drops, by
+    (storage, operator after which)."""
+    gaps = fluid.gaps
+    moves: dict[tuple[int, bool, int, int], float] = {}
+    drops: dict[tuple[int, int], float] = {}
+    for share, options in guide.shares:
+        for g, choice, t, _, _, _ in options:
+            s = int(gaps.storage[int(np.searchsorted(gaps.first_gap, g, side="right")) - 1])
+            wraps = int(gaps.kind[g]) in (WRAP_HEAD, WRAP_TAIL)
+            after = -1 if wraps else int(gaps.op_after[g])
+            if choice == DROP:
+                drops[s, after] = drops.get((s, after), 0.0) + share
+            elif int(gaps.kind[g]) != WRAP_TAIL:  # counted with its head
+                key = (s, wraps, after, t)
+                moves[key] = moves.get(key, 0.0) + share
+    return moves, drops
+
+
+def _least_between(prices: Floats, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Floats:
+    """The least of prices[first .. last], element by element."""
+    levels = [prices]
+    while 2 ** len(levels) <= len(prices):
+        half = 2 ** (len(levels) - 1)
+        levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
+    last = np.maximum(last, first)
+    level = np.floor(np.log2(last - first + 1)).astype(int)
+    found = np.empty(len(first))
+    for depth in np.unique(level).tolist():
+        here = level == depth
+        table = levels[depth]
+        found[here] = np.minimum(table[first[here]], table[last[here] - 2**depth + 1])
+    return found
