@@ -33,7 +33,7 @@ class Request:
     node: Node | None = None
 
 
-class Infeasible(msgspec.Struct, frozen=True, kw_only=True):
+class Infeasible(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Why no plan was given, in bytes of HBM.
 
     Below `lower_bound_bytes` no plan exists (proven). `proven`: the budget is below it; otherwise none was found
@@ -49,6 +49,18 @@ class Infeasible(msgspec.Struct, frozen=True, kw_only=True):
     proven: bool = True
     stop_reason: str = ""
     reliefs: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def in_hand(self) -> Residency | None:
+        """The orders of the plan for `reachable_bytes`, kept beside the answer of this process, not in its JSON."""
+        found = self.__dict__.get("_in_hand")
+        assert found is None or isinstance(found, Residency)
+        return found
+
+    def holding(self, residency: Residency | None) -> Infeasible:
+        """The same answer with that plan in hand."""
+        self.__dict__["_in_hand"] = residency
+        return self
 
 
 @dataclass(frozen=True)

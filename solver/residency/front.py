@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from hyperopt.legality import IllegalPlan, OutOfMemory
-from hyperopt.plan import Plan, Status
+from hyperopt.plan import Budget, Plan, Status
 from hyperopt.profile import Profile
 from hyperopt.replay import Timeline, replay
 from solver.request import Infeasible, OnProgress, Progress, Request
@@ -127,10 +127,11 @@ class _Tracer:
             least, lower = floor.reachable_bytes, floor.lower_bound_bytes
         high = unlimited.peak_bytes
         low = min(high, lower if least is None else least)
+        smallest = in_hand(self.problem, self.request, floor)
         budgets = {high - (high - low) * i // max(1, count - 1) for i in range(count)}
         if self.request.budget.hbm_bytes is not None:
             budgets.add(self.request.budget.hbm_bytes)
-        self._fill(sorted(budgets), high)
+        self._fill(sorted(budgets), high, smallest)
         chosen = self._settled(sorted(self.plans))
         return Front(
             points=tuple(self._point(hbm_bytes, plan) for hbm_bytes, plan in sorted(chosen.items())),
@@ -141,24 +142,27 @@ class _Tracer:
             unlimited_step_us=unlimited.step_us,
         )
 
-    def _fill(self, budgets: list[int], high: int) -> None:
-        """A plan or a refusal for each budget: the unplanned peak first, which costs next to nothing."""
+    def _fill(self, budgets: list[int], high: int, smallest: Plan | None) -> None:
+        """A plan or a refusal for each budget: the unplanned peak first, which costs next to nothing.
+
+        `smallest`: the plan in hand for the least budget.
+        """
         order = sorted(budgets, key=lambda hbm_bytes: (hbm_bytes < high, hbm_bytes))
-        best: Plan | None = None
+        best = smallest
         for i, hbm_bytes in enumerate(order):
-            if hbm_bytes < high and best is not None and self._out_of_time():
-                self.plans[hbm_bytes] = self._carried(best, hbm_bytes, None, "no time left for this budget")
+            fits = best if best is not None and hbm_bytes < high and _budget(best) <= hbm_bytes else None
+            if fits is not None and self._out_of_time():
+                self.plans[hbm_bytes] = self._carried(fits, hbm_bytes, None, "no time left for this budget")
                 continue
-            starts = () if best is None else (best.residency,)
-            found = self._solve(hbm_bytes, len(order) - i, starts)
-            if isinstance(found, Infeasible) and best is None:
+            found = self._solve(hbm_bytes, len(order) - i, () if fits is None else (fits.residency,))
+            if isinstance(found, Infeasible) and fits is None:
                 self.refusals[hbm_bytes] = found
                 continue
             if isinstance(found, Infeasible):
-                assert best is not None
-                found = self._carried(best, hbm_bytes, None, found.stop_reason)
-            elif best is not None:
-                found = self._better(found, best)
+                assert fits is not None
+                found = self._carried(fits, hbm_bytes, None, found.stop_reason)
+            elif fits is not None:
+                found = self._better(found, fits)
             self.plans[hbm_bytes] = found
             if hbm_bytes < high:
                 best = found
@@ -239,6 +243,26 @@ class _Tracer:
 def within(request: Request, hbm_bytes: int) -> Request:
     """The same request for another budget of HBM."""
     return replace(request, budget=msgspec.structs.replace(request.budget, hbm_bytes=hbm_bytes))
+
+
+def _budget(plan: Plan) -> int:
+    assert plan.budget.hbm_bytes is not None
+    return plan.budget.hbm_bytes
+
+
+def in_hand(problem: Problem, request: Request, answer: Plan | Infeasible) -> Plan | None:
+    """The plan that an answer without one has in hand, for the least budget with which that runs."""
+    if isinstance(answer, Plan) or answer.in_hand is None or answer.reachable_bytes is None:
+        return None
+    plan = Plan(
+        profile_digest=problem.profile.digest,
+        program_digest=problem.profile.program_digest,
+        budget=Budget(tiers=problem.budget.tier_bytes(problem.profile)),
+        objective=request.objective,
+        residency=answer.in_hand,
+        provenance={"solver": "residency", "stage": "smallest", "seed": request.seed},
+    )
+    return carried(problem, plan, answer.reachable_bytes, None, answer.stop_reason)
 
 
 def carried(problem: Problem, plan: Plan, hbm_bytes: int, bound_us: float | None, reason: str) -> Plan:

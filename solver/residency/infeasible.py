@@ -34,7 +34,7 @@ def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
             operator = incumbent.smallest.static_peak_op
     if incumbent.best is not None:
         return None
-    return Infeasible(
+    answer = Infeasible(
         lower_bound_bytes=lower,
         reachable_bytes=_reachable(incumbent),
         budget_bytes=problem.hbm_bytes,
@@ -43,6 +43,7 @@ def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
         operator=_operator(problem, operator),
         reliefs=tuple(ladder(problem)),
     )
+    return answer.holding(None if incumbent.smallest is None else incumbent.smallest.residency)
 
 
 def _reachable(incumbent: Incumbent) -> int | None:

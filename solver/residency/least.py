@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 
-from hyperopt.plan import Plan
+from hyperopt.plan import Plan, Residency
 from hyperopt.profile import Profile
 from solver.request import Infeasible, OnProgress, Progress, Request
-from solver.residency.front import carried, within
+from solver.residency.front import carried, in_hand, within
 from solver.residency.problem import Problem
 from solver.residency.solve import solve_residency
 
@@ -46,9 +46,13 @@ def least_peak(
     least, asked = floor.reachable_bytes, request.budget.hbm_bytes
     if least is None or asked is None or least > asked:
         return solve_residency(profile, request, cancelled, on_progress)
-    plan = solve_residency(profile, within(request, least), cancelled, on_progress)
+    smallest = in_hand(Problem(profile, within(request, least).budget), request, floor)
+    starts = () if smallest is None else (smallest.residency,)
+    plan = solve_residency(profile, replace(within(request, least), starts=starts), cancelled, on_progress)
     if isinstance(plan, Infeasible):
-        return plan
+        if smallest is None:
+            return plan
+        plan = smallest
     return _explained(plan, {"least_hbm_bytes": least, "lower_bound_bytes": floor.lower_bound_bytes})
 
 
@@ -75,6 +79,7 @@ class _Bisection:
         self.peak = unlimited.peak_bytes
         self.lower, self.fails = 0, -1
         self.best: Plan | None = None
+        self.starts: tuple[Residency, ...] = ()
 
     def run(self) -> Plan | Infeasible:
         asked = self.request.budget.hbm_bytes
@@ -84,8 +89,12 @@ class _Bisection:
         floor = self._solve(0, quick=True)
         if isinstance(floor, Infeasible):
             self._failed(floor.lower_bound_bytes - 1, proven=True)
-            if floor.reachable_bytes is not None and floor.reachable_bytes < self._least():
-                self._try(floor.reachable_bytes)
+            smallest = in_hand(self.problem, self.request, floor)
+            if smallest is not None and self._fast_enough(smallest):
+                self._consider(smallest)
+            elif smallest is not None:  # slow, but found in passing: solving may find a faster one
+                self.starts = (smallest.residency,)
+                self._try(floor.reachable_bytes or 0)
         if self.fails < asked < self._least():
             self._try(asked)
         while self._open() > self.peak // FINENESS and not self._late():
@@ -118,10 +127,17 @@ class _Bisection:
             self._failed(found.lower_bound_bytes - 1, proven=True)
             self._failed(hbm_bytes, proven=found.proven)
             return found
-        assert found.predicted is not None and found.bound is not None
-        if round(found.predicted.step_us * 1000) > self.allowed_ns:
+        self._consider(found)
+        return found
+
+    def _consider(self, found: Plan) -> None:
+        """A plan for some budget: fast enough, and perhaps the best, or not, and perhaps none is at that budget."""
+        hbm_bytes = found.budget.hbm_bytes
+        assert found.predicted is not None and found.bound is not None and hbm_bytes is not None
+        self.starts = (found.residency,) if hbm_bytes < self.peak else self.starts
+        if not self._fast_enough(found):
             self._failed(hbm_bytes, proven=round(found.bound.step_us * 1000) > self.allowed_ns)
-            return found
+            return
         least = min(hbm_bytes, found.predicted.peak_bytes)
         # What is proven with more memory holds with less.
         plan = carried(self.problem, found, least, found.bound.step_us, found.bound.stop_reason)
@@ -130,7 +146,10 @@ class _Bisection:
             if self.request.budget.hbm_bytes is not None and least <= self.request.budget.hbm_bytes:
                 assert plan.predicted is not None and plan.bound is not None
                 self.on_progress(Progress("bisection", plan.predicted.step_us, plan.bound.step_us, plan))
-        return found
+
+    def _fast_enough(self, found: Plan) -> bool:
+        assert found.predicted is not None
+        return round(found.predicted.step_us * 1000) <= self.allowed_ns
 
     def _failed(self, hbm_bytes: int, *, proven: bool) -> None:
         self.fails = max(self.fails, hbm_bytes)
@@ -145,7 +164,7 @@ class _Bisection:
                 8 if quick or self.best is None else max(1, (self._open() * FINENESS // max(1, self.peak))).bit_length()
             )
             share = left / max(1, rounds)
-        request = replace(within(self.request, hbm_bytes), time_limit_s=share)
+        request = replace(within(self.request, hbm_bytes), time_limit_s=share, starts=self.starts)
         return solve_residency(self.profile, request, self.cancelled, lambda _: None)
 
     def _refusal(self, asked: int, floor: Plan | Infeasible) -> Infeasible:

@@ -56,6 +56,13 @@ def test_from_request_to_plan(http: httpx.Client, ask: Ask, profile: str) -> Non
     assert plan.plan_id == job["result"]["plan_id"] and plan.budget.hbm_bytes == 10
 
 
+def test_a_request_with_a_node_reaches_the_solver(http: httpx.Client, ask: Ask) -> None:
+    node = {"memory_bytes": 1 << 30, "ranks": 2, "d2h_bytes_per_s": 1e9}
+    job = finished(http, ask(node=node, objective="min_peak", max_slowdown=0.05))
+    assert job["state"] == "succeeded" and job["request"]["max_slowdown"] == 0.05
+    assert job["request"]["node"] | node == job["request"]["node"]
+
+
 def test_an_unchanged_plan_is_not_sent_again(http: httpx.Client, ask: Ask) -> None:
     at = finished(http, ask())["plan"]
     tag = http.get(at).headers["etag"]

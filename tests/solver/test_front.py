@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
+import msgspec
 import pytest
 
 from hyperopt.plan import Budget, Plan
@@ -13,9 +15,11 @@ from hyperopt.profile import Profile
 from hyperopt.replay import replay
 from hyperopt.validate import validate
 from solver import Infeasible, Point, Request, pareto, solve
+from solver.residency import front as fronts
 from solver.residency.bound import memory_bound
 from solver.residency.exact import best_plan
 from solver.residency.problem import Problem
+from solver.residency.solve import solve_residency
 from tests.cases.test_planning import small_case
 from tests.solver.test_residency import training_step
 
@@ -146,3 +150,38 @@ def test_a_budget_left_out_is_the_profiles() -> None:
     profile = training_step(0)
     answer = solve(profile, Request(Budget(), time_limit_s=None, work_limit=WORK))
     assert isinstance(answer, Infeasible) and answer.budget_bytes == profile.device.hbm_bytes
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5, 6])
+def test_without_time_every_budget_has_the_plan_in_hand_for_the_least(seed: int) -> None:
+    front = pareto(training_step(seed), replace(asked(points=5), time_limit_s=0.0))
+    check_points(training_step(seed), front.points)
+    assert not front.infeasible and front.points[0].hbm_bytes == front.least_hbm_bytes
+
+
+def test_a_point_starts_from_the_plan_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[Request] = []
+    answers: list[Plan | Infeasible] = []
+
+    def recorded(profile: Profile, request: Request, *others: Any) -> Plan | Infeasible:
+        requests.append(request)
+        answers.append(solve_residency(profile, request, *others))
+        return answers[-1]
+
+    monkeypatch.setattr(fronts, "solve_residency", recorded)
+    pareto(training_step(5), asked(points=5))
+    floor, top, *rest = requests
+    assert floor.budget.hbm_bytes == 0 and not floor.starts and not top.starts and len(rest) == 4
+    assert isinstance(answers[0], Infeasible) and rest[0].starts == (answers[0].in_hand,)
+    for request, before in zip(rest[1:], answers[2:], strict=False):
+        assert isinstance(before, Plan) and request.starts == (before.residency,)
+
+
+def test_an_answer_keeps_the_plan_in_hand_beside_its_document() -> None:
+    profile = training_step(5)
+    answer = solve(profile, Request(Budget(hbm_bytes=0), time_limit_s=None, work_limit=WORK))
+    assert isinstance(answer, Infeasible) and answer.in_hand is not None
+    found = Plan(budget=Budget(hbm_bytes=answer.reachable_bytes), residency=answer.in_hand)
+    assert replay(profile, found).static_peak_bytes == answer.reachable_bytes
+    again = msgspec.json.decode(msgspec.json.encode(answer), type=Infeasible)
+    assert again == answer and again.in_hand is None
