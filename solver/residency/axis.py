@@ -13,6 +13,7 @@ longest chain of operators in it that wait for each other, on whichever streams.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numba
 import numpy as np
@@ -44,41 +45,60 @@ class Axis:
 
 
 def make_axis(problem: Problem, rows: int) -> Axis:
-    """About `rows` rows: every compute operator where there are no more, else the fullest of each stretch of time."""
+    """About `rows` rows: every compute operator where there are no more, else the fullest of each stretch of time.
+
+    With several streams also, of each stretch, the fullest of the operators on which the step's length hangs. Between
+    two of those a chain of operators is as long in the plan as it is in the step, and adds up: what is recomputed
+    between them can hide in the waits between them, and in no others.
+    """
     compute = np.asarray(problem.compute, dtype=np.int64)
+    critical = np.zeros(0, dtype=np.int64)
+    flat = _laid_out(problem)
+    if problem.program.streams > 1 and len(compute):
+        tails = _tails(problem.n, *flat)
+        slack = problem.unlimited.step_ns - np.asarray(problem.unlimited.start, dtype=np.int64) - tails
+        critical = compute[slack[compute] <= 0]
+    ops = compute
     if len(compute) > rows:
-        compute = _fullest(problem, compute, rows)
-    duration = np.asarray(problem.program.duration, dtype=np.int64)
-    is_compute = np.asarray(problem.program.stream, dtype=np.int64) == 0
-    before = np.concatenate([[0], np.cumsum(np.where(is_compute, duration, 0))])
-    edges = np.concatenate([[0], compute, [problem.n]])
+        ops = _fullest(problem, compute, rows)
+        if len(critical):
+            critical = _fullest(problem, critical, rows)
+            ops = np.union1d(ops, critical)
+    duration, stream = flat[1], flat[0]
+    before = np.concatenate([[0], np.cumsum(np.where(stream == 0, duration, 0))])
+    edges = np.concatenate([[0], ops, [problem.n]])
     floor = before[edges[1:]] - before[edges[:-1]]
-    return Axis(compute, np.asarray(floor, dtype=np.int64), tuple(_stretches(problem, compute, floor)))
+    stretches = _stretches(problem, ops, floor, critical, flat)
+    return Axis(np.asarray(ops, dtype=np.int64), np.asarray(floor, dtype=np.int64), tuple(stretches))
 
 
-def _fullest(problem: Problem, compute: Int64s, rows: int) -> Int64s:
-    starts = np.asarray(problem.unlimited.start, dtype=np.int64)[compute]
+def _fullest(problem: Problem, ops: Int64s, rows: int) -> Int64s:
+    starts = np.asarray(problem.unlimited.start, dtype=np.int64)[ops]
     piece = starts * rows // max(1, problem.unlimited.step_ns)
-    order = np.lexsort((-problem.load[compute], piece))
+    order = np.lexsort((-problem.load[ops], piece))
     first = np.concatenate([[True], np.diff(piece[order]) > 0])
-    return np.asarray(np.sort(compute[order[first]]), dtype=np.int64)
+    return np.asarray(np.sort(ops[order[first]]), dtype=np.int64)
 
 
-def _stretches(problem: Problem, ops: Int64s, floor: Int64s) -> list[tuple[int, int, int]]:
-    """Longest chains over slots [first, end): each slot, pairs of them, of those, ..., and the whole step."""
+def _stretches(
+    problem: Problem, ops: Int64s, floor: Int64s, critical: Int64s, flat: tuple[Int64s, ...]
+) -> list[tuple[int, int, int]]:
+    """Longest chains over slots [first, end): the whole step, between critical rows, and 1, 2, 4, ... slots."""
     if problem.program.streams == 1:
         return []
     edges = [0, *ops.tolist(), problem.n]
     slots = len(edges) - 1
-    flat = _laid_out(problem)
     found = [(0, slots, problem.unlimited.step_ns)]
+    marks = [0, *(1 + np.searchsorted(ops, critical)).tolist(), slots]
+    spans = {(a, b) for a, b in pairwise(marks) if b > a}
     width = 1
     while width < slots:
-        for first in range(0, slots - width + 1, max(1, width // 2)):
-            longest = _longest(edges[first], edges[first + width], first + width == slots, *flat)
-            if longest > int(floor[first : first + width].sum()):
-                found.append((first, first + width, longest))
+        spans |= {(first, first + width) for first in range(0, slots - width + 1, max(1, width // 2))}
         width *= 2
+    for first, end in sorted(spans - {(0, slots)}):
+        longest = int(_longest(edges[first], edges[end], end == slots, *flat))
+        if longest > int(floor[first:end].sum()):
+            found.append((first, end, longest))
     return found
 
 
@@ -130,3 +150,34 @@ def _longest(begin, end, to_the_end, stream, duration, first, storage, is_write,
     if to_the_end:
         return latest
     return max(now, free[0])  # `end` is a compute operator
+
+
+@numba.njit(cache=True)
+def _tails(n, stream, duration, first, storage, is_write, free, ready, busy):  # type: ignore[no-untyped-def]
+    """Least nanoseconds from the start of each operator to the end of the step: `_longest`, backwards.
+
+    `free`: of the next operator on each stream; `ready`: of the next reader of a storage, `busy`: of its next writer.
+    """
+    free[:] = 0
+    ready[:] = 0
+    busy[:] = 0
+    tails = np.zeros(n, np.int64)
+    after = 0
+    for k in range(n - 1, -1, -1):
+        longest = free[stream[k]]
+        for i in range(first[k], first[k + 1]):
+            s = storage[i]
+            longest = max(longest, busy[s])
+            if is_write[i]:
+                longest = max(longest, ready[s])
+        tails[k] = max(after, duration[k] + longest)
+        after = tails[k]
+        free[stream[k]] = tails[k]
+        for i in range(first[k], first[k + 1]):
+            if is_write[i]:
+                busy[storage[i]] = tails[k]
+                ready[storage[i]] = 0
+        for i in range(first[k], first[k + 1]):
+            if not is_write[i]:
+                ready[storage[i]] = tails[k]
+    return tails

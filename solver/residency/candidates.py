@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+
 from hyperopt.profile import IDLE
 from solver.residency.problem import Gap, Problem
 
@@ -20,6 +22,9 @@ MAX_TOGETHER = 512
 """Operators that one rerun of several storages may take: a layer's forward run."""
 
 PARTS = 4
+
+NEAR = 10
+"""Of the step's time, the part by which a rerun may be early to use a wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +208,40 @@ def _connected(problem: Problem, own: dict[int, Rerun]) -> list[list[Rerun]]:
     for s, rerun in own.items():
         members[root(s)].append(rerun)
     return list(members.values())
+
+
+def in_waits(problem: Problem, found: list[Rerun]) -> list[Rerun]:
+    """The reruns again, each before the last operator ahead of its own for which the compute stream waits long enough.
+
+    Time in which the stream waits for another one costs nothing; the content then lies ready until it is used.
+    """
+    idle = problem.idle_ns
+    places = np.flatnonzero(idle > 0)
+    start = np.asarray(problem.unlimited.start)
+    earlier = []
+    for rerun in found:
+        last = max(leave for _, leave in rerun.drops)
+        near = places[np.searchsorted(places, last + 2) : np.searchsorted(places, rerun.before)]
+        near = near[idle[near] >= rerun.duration_ns / 2]
+        if len(near) and start[rerun.before] - start[near[-1]] < problem.unlimited.step_ns // NEAR:
+            moved = _moved(problem, rerun, int(near[-1]))
+            if moved is not None:
+                earlier.append(moved)
+    return earlier
+
+
+def _moved(problem: Problem, rerun: Rerun, before: int) -> Rerun | None:
+    program = problem.program
+    made = {s for k in rerun.ops for s in program.writes[k]}
+    for k in rerun.ops:
+        for s in program.reads[k]:
+            if s not in made and program.version_before(s, k) != program.version_before(s, before):
+                return None
+    if rerun.ops[-1] >= before:
+        return None
+    drops = {s: leave for s, leave in rerun.drops if problem.accesses[s][-1] >= rerun.before or program.stays[s]}
+    held = {s for k in rerun.ops for s in program.reads[k] if s not in made}
+    return _rerun(problem, rerun.target, drops, rerun.ops, before, held) if rerun.target in drops else None
 
 
 def _joined(problem: Problem, own: list[Rerun]) -> Rerun | None:

@@ -44,8 +44,18 @@ Floats = npt.NDArray[np.float64]
 TIME = 1e-6
 SMOOTHING = (1.0, 0.5, 0.2)
 
-SPEEDS = (0.85, 0.7, 0.5)
+COARSE = 12
+"""Rows of the axis on which first prices are found: they start the search for those on the finer one."""
+
+SETTLED = 1e-3
+"""A guide is good enough when a round shortens it by less than this part."""
+
+SPEEDS = (0.8, 0.6)
 """Of links, in guides beside the true one."""
+
+WARM = "use_preprocessing: false use_dual_simplex: false"
+COLD = "use_preprocessing: true use_dual_simplex: true"
+"""Of GLOP: to go on from the last basis after columns have been added, and to start anew."""
 
 GUIDE_ROUNDS = 12
 """The linear program counts in milliseconds and in the budget's thousandths, to be well scaled."""
@@ -120,7 +130,7 @@ class Fluid:
             cheapest(of, table)
         inputs = gaps.inputs
         count = len(gaps.kind)
-        found = Answer(*(np.zeros(count, dtype=np.int64) for _ in range(5)), np.zeros(len(gaps.storage)))
+        found = Answer(*(np.zeros(count, dtype=np.int64) for _ in range(5)), np.zeros(len(gaps.members)))
         saved = decide(
             gaps.first_gap, gaps.kind, gaps.bytes, gaps.first, gaps.end, gaps.written, gaps.due, gaps.version,
             gaps.dirty, gaps.rerun_ns, gaps.out_ns, gaps.in_ns, held, prices.out, prices.back, prices.work, tables,
@@ -136,6 +146,25 @@ class Fluid:
 
     def _excess(self) -> Floats:
         return (self.problem.load[self.axis.ops] - self.problem.hbm_bytes).astype(np.float64)
+
+    def from_coarser(self, other: Fluid, prices: Prices) -> Prices:
+        """Prices found on a coarser axis, on this one: the same at the same moments."""
+        found = self.no_prices()
+        here, there = self.axis.ops, other.axis.ops
+        place = np.minimum(np.searchsorted(here, there), len(here) - 1)
+        same = here[place] == there
+        found.held[place[same]] = prices.held[same]
+        slot = np.searchsorted(there, np.concatenate([[-1], here]), side="right")
+        found.out[:], found.back[:], found.work[:] = prices.out[:, slot], prices.back[:, slot], prices.work[slot]
+        for t in self.tight:
+            found.room[t][place[same]] = prices.room[t][same]
+        known = {(int(there[a - 1]) if a else -1, int(there[b - 1]) if b <= len(there) else -1): p
+                 for (a, b, _), p in zip(other.axis.stretches, prices.chain.tolist(), strict=True)}  # fmt: skip
+        found.chain[:] = [
+            known.get((int(here[a - 1]) if a else -1, int(here[b - 1]) if b <= len(here) else -1), 0.0)
+            for a, b, _ in self.axis.stretches
+        ]
+        return self.feasible(found)
 
     def feasible(self, prices: Prices) -> Prices:
         """Prices made admissible: none negative, and link + work + chain exactly 1 in each slot."""
@@ -193,7 +222,6 @@ class _Master:
     def __init__(self, fluid: Fluid) -> None:
         self.fluid = fluid
         self.lp = lp = pywraplp.Solver.CreateSolver("GLOP")
-        lp.SetSolverSpecificParametersAsString("use_preprocessing: false use_dual_simplex: false")
         self.unit = max(fluid.problem.hbm_bytes, 1) / 1000
         rows, inf = fluid.axis.rows, lp.infinity()
         self.length = [lp.NumVar(0, inf, "") for _ in range(fluid.slots)]
@@ -364,9 +392,7 @@ class _Master:
         return entries
 
     def solve(self, seconds: float | None) -> Prices | None:
-        if seconds is not None:
-            self.lp.SetTimeLimit(max(1, int(seconds * 1000)))
-        if self.lp.Solve() != pywraplp.Solver.OPTIMAL:
+        if not self._solved(seconds):
             return None
         dual = np.vectorize(lambda row: row.dual_value(), otypes=[float])
         per_byte = 1 / (TIME * self.unit)
@@ -403,9 +429,20 @@ class _Master:
             objective.SetCoefficient(v, 0.0)
         for x, options in self.columns:
             objective.SetCoefficient(x, self._effort(options) * TIME)
-        if seconds is not None:
-            self.lp.SetTimeLimit(max(1, int(seconds * 1000)))
-        return bool(self.lp.Solve() == pywraplp.Solver.OPTIMAL)
+        return self._solved(seconds)
+
+    def _solved(self, seconds: float | None) -> bool:
+        """Solves from the last basis; where that ends in numerical trouble, once more from scratch."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        for parameters in (WARM, COLD):
+            self.lp.SetSolverSpecificParametersAsString(parameters)
+            if deadline is not None:
+                self.lp.SetTimeLimit(max(1, int((deadline - time.monotonic()) * 1000)))
+            if self.lp.Solve() == pywraplp.Solver.OPTIMAL:
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return False
 
     def _effort(self, options: list[tuple[int, int, int, int, int, int]]) -> float:
         gaps, total = self.fluid.gaps, 0
@@ -424,8 +461,9 @@ def solve_fluid(
     fluid: Fluid,
     seconds: float | None,
     stopped: Callable[[], bool] = lambda: False,
-    tolerance: float = 1e-4,
+    tolerance: float = 5e-4,
     rounds: int = 200,
+    guided: bool = True,
 ) -> Solution:
     """Column generation until the bound is within `tolerance` (relative) of the program's optimum, or time is up.
 
@@ -437,6 +475,17 @@ def solve_fluid(
     best, found = fluid.answer(best_prices)
     solution = Solution(best, best_prices)
     master = _Master(fluid)
+    if fluid.axis.rows > 2 * COARSE:
+        coarser = Fluid(fluid.problem, COARSE)
+        known = solve_fluid(coarser, None if seconds is None else seconds / 4, stopped, guided=False)
+        prices = fluid.from_coarser(coarser, known.prices)
+        bound, found = fluid.answer(prices)
+        master.add(found, prices)
+        solution.bound_ns = known.bound_ns
+        if bound > solution.bound_ns:
+            solution.bound_ns, solution.prices = bound, prices
+        else:
+            solution.prices = prices
     shares: list[tuple[float, list[Option]]] = []
     for number in range(rounds):
         left = None if deadline is None else deadline - time.monotonic()
@@ -459,7 +508,7 @@ def solve_fluid(
                 solution.bound_ns, solution.prices = bound, mixed
         if not added or value - solution.bound_ns <= tolerance * value:
             break
-    if shares:
+    if shares and guided:
         solution.guides.append(Guide(1.0, solution.prices, shares))
         for speed in SPEEDS:
             left = None if deadline is None else deadline - time.monotonic()
@@ -475,6 +524,7 @@ def _guide(fluid: Fluid, master: _Master, speed: float, seconds: float | None) -
     deadline = None if seconds is None else time.monotonic() + seconds / 2
     master.set_speed(speed)
     prices: Prices | None = None
+    value = np.inf
     for _ in range(GUIDE_ROUNDS):
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
@@ -483,9 +533,9 @@ def _guide(fluid: Fluid, master: _Master, speed: float, seconds: float | None) -
         if raw is None:
             break
         prices = Prices(*(np.maximum(getattr(raw, name), 0) for name in PARTS))
-        value = master.lp.Objective().Value()
+        before, value = value, master.lp.Objective().Value()
         _, found = fluid.answer(prices)
-        if not master.add(found, prices):
+        if value > before * (1 - SETTLED) or not master.add(found, prices):
             break
     if prices is None or not master.lightest(value * 1.002, None if seconds is None else seconds / 2):
         return None

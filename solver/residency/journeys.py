@@ -33,8 +33,12 @@ INNER, HEAD, TAIL, WRAP_HEAD, WRAP_TAIL = range(5)
 
 @dataclass(frozen=True)
 class Gaps:
-    """Gaps of all storages on an axis, sorted by storage and time; `first_gap[u] : first_gap[u + 1]` are storage
-    number u's (position in the profile: `storage[u]`).
+    """Gaps of all storages on an axis; `first_gap[u] : first_gap[u + 1]` are those of unit u, in order of time.
+
+    A unit is all storages that are alike: of one size, with gaps between the same rows. They are decided together, as
+    one storage of their bytes and copy times together (and, made again, the cheapest one's time for each), so that a
+    solution for the unit is one for each of them. `members[u]`: per storage the number of its first gap among all,
+    of which `row_storage` and `row_after` are the storage and the access before.
 
     Off HBM only at rows `first` .. `end` - 1; out in slots `written` .., back in slots .. `due`. `version` counts
     writes; `copied`: the content is in a tier since the step's start. `rerun_ns`: what making it again costs at
@@ -42,10 +46,10 @@ class Gaps:
     does not let it move in this gap.
     """
 
-    storage: Int64s
+    members: tuple[Int64s, ...]
+    row_storage: Int64s
+    row_after: Int64s
     first_gap: Int64s
-    op_after: Int64s
-    op_before: Int64s
     kind: Int64s
     bytes: Int64s
     first: Int64s
@@ -77,6 +81,14 @@ class Inputs:
     out_ns: Int64s
     in_ns: Int64s
     share: Floats
+
+    def of(self, gaps: Int64s) -> Inputs:
+        """Those of some gaps, numbered in their order."""
+        counts = np.diff(self.at)[gaps]
+        at = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        rows = np.repeat(self.at[:-1][gaps] - at[:-1], counts) + np.arange(at[-1])
+        own = (np.ascontiguousarray(getattr(self, name)[rows]) for name in ("row", "slot", "bytes", "rerun_ns", "out_ns", "in_ns", "share"))
+        return Inputs(at, *own)
 
 
 def gaps_on(problem: Problem, axis: Axis) -> Gaps:
@@ -118,7 +130,6 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
     s, kind, after, before, size, first, end, version, rerun, dirty, moves = (
         np.ascontiguousarray(table[:, i]) for i in range(11)
     )
-    storage, first_gap = np.unique(s, return_index=True)
     tiers = list(problem.tiers.items())
     out_ns = np.full((len(s), max(1, len(tiers))), -1, dtype=np.int64)
     in_ns = out_ns.copy()
@@ -128,24 +139,60 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
             here = able & (size == amount)
             out_ns[here, t] = tier.copy_ns(amount, out=True)
             in_ns[here, t] = tier.copy_ns(amount, out=False)
+    never = (kind == WRAP_HEAD) & (before == n)
+    columns = {
+        "kind": kind,
+        "bytes": size,
+        "first": axis.deadline_slot(first),
+        "end": axis.deadline_slot(end),
+        "written": np.where(version < 0, 0, axis.slot_of(version)),
+        "due": np.where(never, axis.rows + 1, axis.deadline_slot(before)),
+        "dirty": dirty,
+    }
+    inputs = _inputs(problem, axis, s, before, version, rerun, size)
+    starts = np.flatnonzero(np.diff(s, prepend=-1))
+    ends = np.append(starts[1:], len(s))
+    units = _alike(columns, s, version, rerun, moves, inputs, starts, ends)
+    keep = np.concatenate([np.arange(starts[u[0]], ends[u[0]]) for u in units]) if units else np.zeros(0, dtype=np.int64)
+    lengths = np.asarray([ends[u[0]] - starts[u[0]] for u in units], dtype=np.int64)
+    times = np.repeat(np.asarray([len(u) for u in units], dtype=np.int64), lengths)
+    cheapest_rerun = np.concatenate(
+        [np.min([rerun[starts[m] : ends[m]] for m in u], axis=0) for u in units]
+    ) if units else np.zeros(0, dtype=np.int64)  # fmt: skip
+    chosen = {name: np.ascontiguousarray(column[keep]) for name, column in columns.items()}
+    chosen["bytes"] = chosen["bytes"] * times
     return Gaps(
-        storage=storage.astype(np.int64),
-        first_gap=np.append(first_gap, len(s)).astype(np.int64),
-        op_after=after,
-        op_before=before,
-        kind=kind,
-        bytes=size,
-        first=axis.deadline_slot(first),
-        end=axis.deadline_slot(end),
-        written=np.where(version < 0, 0, axis.slot_of(version)),
-        due=np.where((kind == WRAP_HEAD) & (before == n), axis.rows + 1, axis.deadline_slot(before)),
-        version=version,
-        dirty=dirty,
-        rerun_ns=rerun,
-        out_ns=out_ns,
-        in_ns=in_ns,
-        inputs=_inputs(problem, axis, s, before, version, rerun, size),
+        members=tuple(starts[u] for u in units),
+        row_storage=s,
+        row_after=after,
+        first_gap=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        version=np.ascontiguousarray(version[keep]),
+        rerun_ns=np.where(cheapest_rerun < 0, -1, cheapest_rerun * times),
+        out_ns=np.where(out_ns[keep] < 0, -1, out_ns[keep] * times[:, None]),
+        in_ns=np.where(in_ns[keep] < 0, -1, in_ns[keep] * times[:, None]),
+        inputs=inputs.of(keep),
+        **chosen,
     )
+
+
+def _alike(
+    columns: dict[str, Int64s],
+    s: Int64s,
+    version: Int64s,
+    rerun: Int64s,
+    moves: Int64s,
+    inputs: Inputs,
+    starts: Int64s,
+    ends: Int64s,
+) -> list[Int64s]:
+    """Storages (numbers in `starts`) that are alike, together; those that are made from freed inputs stay alone."""
+    fresh = np.concatenate([[1], np.diff(version) != 0]) if len(s) else np.zeros(0, dtype=np.int64)
+    alone = np.diff(inputs.at) > 0
+    table = np.stack([*columns.values(), fresh, version < 0, rerun >= 0, moves, np.where(alone, s, -1)], axis=1)
+    found: dict[bytes, list[int]] = {}
+    for u, (first, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        found.setdefault(table[first:end].astype(np.int64).tobytes(), []).append(u)
+    return [np.asarray(members, dtype=np.int64) for members in found.values()]
 
 
 def _inputs(

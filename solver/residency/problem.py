@@ -154,6 +154,15 @@ class Problem:
         same = (found // (self.n + 1) == storage) & (found % (self.n + 1) >= op)
         return np.where(same, found % (self.n + 1), self.n)
 
+    @cached_property
+    def idle_ns(self) -> Int64s:
+        """Per operator, how long the compute stream waits for it in the unlimited step: time that costs nothing."""
+        compute = np.asarray(self.compute, dtype=np.int64)
+        start, end = (np.asarray(times, dtype=np.int64)[compute] for times in (self.unlimited.start, self.unlimited.end))
+        idle = np.zeros(self.n, dtype=np.int64)
+        idle[compute] = start - np.concatenate([[0], end[:-1]])
+        return idle
+
     # -- memory in listed order ----------------------------------------------------------------------------
 
     @cached_property

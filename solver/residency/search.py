@@ -50,6 +50,9 @@ HEAT = 0.02
 
 PATIENCE = 200
 
+LEARN, FORGET = 0.3, 0.99
+"""Of what a plan waits for a gap, the part added to its cost in later refills, and what is left of it a round later."""
+
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
 
@@ -109,8 +112,8 @@ class Search:
             out_cost[t] = out_ns * (out_price + toll)
             back_cost[t] = in_ns * (in_price + toll) + stall + 1
             back_cost[t, table.bytes > table.room[t]] = np.inf
-        work = prices.work[np.minimum(axis.slot_of(table.rerun_before), axis.rows)]
-        return Costs(out_cost, back_cost, table.rerun_ns * np.maximum(work, 0.8) + 1)
+        idle = self.problem.idle_ns[table.rerun_before] if len(table.reruns) else table.rerun_ns
+        return Costs(out_cost, back_cost, np.maximum(table.rerun_ns - idle, 0.2 * table.rerun_ns) + 1)
 
     # -- drafts ---------------------------------------------------------------------------------------------
 
@@ -300,7 +303,48 @@ class Search:
                 if found.draft.tier[g] >= 0 and found.draft.back[g] <= op <= table.before[g] + 1:
                     gaps.append(g)
                     times.append(float(waits[op]))
+        for over, wrapped in (self._outlasting(found), self._in_the_way(found)):
+            gaps += wrapped
+            times += over
         return np.asarray(gaps, dtype=np.int64), np.asarray(times, dtype=np.float64)
+
+    def _in_the_way(self, found: Found) -> tuple[list[float], list[int]]:
+        """Moves on whose copies out an operator waits for room: nanoseconds, shared by those that end meanwhile."""
+        outcome, table = found.outcome, self.table
+        waits = outcome.record.memory_ns
+        copies = outcome.copies[outcome.copies[:, 3] == 1]
+        over: list[float] = []
+        gaps: list[int] = []
+        for op in np.flatnonzero(waits > self.problem.unlimited.step_ns * 1e-4).tolist():
+            until = int(outcome.start[op])
+            ended = copies[(copies[:, 6] <= until) & (copies[:, 6] > until - int(waits[op]))]
+            for s, at in ended[:, :2].tolist():
+                g = self._gap_of(found.draft, s, at)
+                if g >= 0:
+                    over.append(float(waits[op]) / len(ended))
+                    gaps.append(g)
+        return over, gaps
+
+    def _gap_of(self, draft: Draft, s: int, op: int) -> int:
+        """The used gap of a storage that is copied after, or before, an operator; -1: none."""
+        for g in range(int(self.table.first_gap[s]), int(self.table.first_gap[s + 1])):
+            if draft.tier[g] >= 0 and op in (draft.out[g], draft.back[g]):
+                return g
+        return -1
+
+    def _outlasting(self, found: Found) -> tuple[list[float], list[int]]:
+        """Moves whose copy out ends after the last operator: nanoseconds that each adds to the step, and their gaps."""
+        last, table = int(found.outcome.end.max(initial=0)), self.table
+        copies = found.outcome.copies
+        late = copies[(copies[:, 6] > last) & (copies[:, 3] == 1)]
+        over, gaps = [], []
+        for s, begin, end in late[:, [0, 5, 6]].tolist():
+            for g in range(int(table.first_gap[s + 1]) - 1, int(table.first_gap[s]) - 1, -1):
+                if found.draft.tier[g] >= 0:
+                    over.append(float(end - max(begin, last)))
+                    gaps.append(g)
+                    break
+        return over, gaps
 
     def _filled(self, draft: Draft, costs: Costs, budget: int, timed: bool) -> Spans | None:
         """Fills the draft, in time if that goes, at least in listed order; returns by which."""
@@ -331,6 +375,7 @@ class Search:
             return
         table, bound, best = self.table, self.solution.bound_ns, self.best
         current, idle = best, 0
+        penalty = np.zeros(table.count)  # what earlier refills waited for these gaps
         for _ in range(rounds if self.incumbent.stop.seconds_left() is None else MOST_ROUNDS):
             if self.stopped() or self.incumbent.stop.spent() >= share:
                 return
@@ -340,7 +385,7 @@ class Search:
             base = self.tolls[arm][1]
             noise = np.exp(self.dice.normal(0.0, NOISE, table.count))
             again = np.exp(self.dice.normal(0.0, NOISE, len(table.reruns)))
-            costs = Costs(base.out * noise, base.back * noise, base.reruns * again)
+            costs = Costs(base.out * noise, base.back * noise + penalty, base.reruns * again)
             spans = self._filled(draft, costs, self.problem.hbm_bytes, bool(self.dice.random() < 0.7))
             if spans is None:
                 self.incumbent.stop.work += 1
@@ -355,6 +400,9 @@ class Search:
                 again_found = self.judged_from(found)
                 found = again_found if again_found.score < found.score else found
             better = found.score < current.score
+            guilty, waited = self._guilty(found)
+            penalty *= FORGET
+            penalty[guilty] += LEARN * waited
             slack = best.outcome.step_ns - bound
             limit = current.outcome.step_ns + HEAT * slack * -math.log(max(self.dice.random(), 1e-9))
             if found.score[0] <= limit:
@@ -373,14 +421,42 @@ class Search:
         again = self.replayed(draft)
         return again if again is not None else found
 
+    def _ruin_tail(self, draft: Draft, outcome: Outcome) -> None:
+        """Takes out some of the moves whose copies outlast the operators."""
+        _, late = self._outlasting(Found(draft, outcome, (0, 0.0)))
+        if late:
+            count = int(self.dice.integers(1, 1 + min(4, len(late))))
+            draft.tier[self.dice.choice(late, count, replace=False)] = STAYS
+
+    def _ruin_queue(self, draft: Draft, outcome: Outcome, center: int) -> None:
+        """Takes out some of the moves whose copies are under way when an operator starts, or have just ended."""
+        until = int(outcome.start[center])
+        since = until - int(outcome.record.memory_ns[center] + outcome.record.wait_ns[center]) - outcome.step_ns // 50
+        copies = outcome.copies
+        near = copies[(copies[:, 6] > since) & (copies[:, 5] <= until)]
+        for row in self.dice.permutation(len(near))[: int(self.dice.integers(1, 6))].tolist():
+            g = self._gap_of(draft, int(near[row, 0]), int(near[row, 1]))
+            if g >= 0:
+                draft.tier[g] = STAYS
+
     def _ruin(self, draft: Draft, outcome: Outcome) -> None:
         """Takes out a few gaps around an operator that waits, or anywhere."""
         table, record, n = self.table, outcome.record, self.problem.n
-        waits = (record.wait_ns * (record.wait_kind > 0) + record.memory_ns).astype(np.float64)
-        if waits.sum() > 0 and self.dice.random() < 0.8:
-            center = int(self.dice.choice(n, p=waits / waits.sum()))
-        else:
-            center = int(self.dice.integers(n))
+        waits = (record.wait_ns * (record.wait_kind == FOR_COPY_IN) + record.memory_ns).astype(np.float64)
+        waited, tail = float(waits.sum()), float(outcome.step_ns - outcome.end.max(initial=0))
+        center = int(self.dice.integers(n))
+        if waited + tail > 0 and self.dice.random() < 0.85:
+            if self.dice.random() * (waited + tail) < tail:
+                self._ruin_tail(draft, outcome)
+                center = n - 1
+                if self.dice.random() < 0.5:
+                    return
+            elif waited > 0:
+                center = int(self.dice.choice(n, p=waits / waited))
+        if self.dice.random() < 0.5:
+            self._ruin_queue(draft, outcome, center)
+            if self.dice.random() < 0.5:
+                return
         active = np.flatnonzero(draft.tier >= 0)
         size = int(self.dice.integers(1, 9))
         if len(active):
@@ -408,16 +484,22 @@ def shares_by_gap(
     gaps = fluid.gaps
     moves: dict[tuple[int, bool, int, int], float] = {}
     drops: dict[tuple[int, int], float] = {}
+    taken: dict[int, float] = {}  # of a unit's members, how many have been given a journey
     for share, options in guide.shares:
-        for g, choice, t, _, _, _ in options:
-            s = int(gaps.storage[int(np.searchsorted(gaps.first_gap, g, side="right")) - 1])
-            wraps = int(gaps.kind[g]) in (WRAP_HEAD, WRAP_TAIL)
-            after = -1 if wraps else int(gaps.op_after[g])
-            if choice == DROP:
-                drops[s, after] = drops.get((s, after), 0.0) + share
-            elif int(gaps.kind[g]) != WRAP_TAIL:  # counted with its head
-                key = (s, wraps, after, t)
-                moves[key] = moves.get(key, 0.0) + share
+        u = int(np.searchsorted(gaps.first_gap, options[0][0], side="right")) - 1
+        members = gaps.members[u]
+        first = taken.get(u, 0.0)
+        taken[u] = last = first + share * len(members)
+        for m in range(int(first), min(len(members), math.ceil(last - 1e-9))):
+            part = min(last, m + 1) - max(first, m)
+            for g, choice, t, _, _, _ in options:
+                row = int(members[m]) + g - int(gaps.first_gap[u])
+                s, wraps = int(gaps.row_storage[row]), int(gaps.kind[g]) in (WRAP_HEAD, WRAP_TAIL)
+                after = -1 if wraps else int(gaps.row_after[row])
+                if choice == DROP:
+                    drops[s, after] = drops.get((s, after), 0.0) + part
+                elif int(gaps.kind[g]) != WRAP_TAIL:  # counted with its head
+                    moves[s, wraps, after, t] = moves.get((s, wraps, after, t), 0.0) + part
     return moves, drops
 
 

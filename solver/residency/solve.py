@@ -19,7 +19,7 @@ from solver.request import Infeasible, OnProgress, Progress, Request
 from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
-from solver.residency.candidates import Decisions, moves, reruns, reruns_for
+from solver.residency.candidates import Decisions, Rerun, in_waits, reruns, reruns_for
 from solver.residency.document import bound_of, predicted
 from solver.residency.draft import Table
 from solver.residency.exact import TooLarge
@@ -133,7 +133,8 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     rules = _rivals(problem, incumbent, done) if problem.n <= FEW_OPERATORS else {}
     guided = _guided(problem, fluid, solution.guides, known)
     again = [rerun for decisions in rules.values() for rerun in decisions.reruns]
-    table = Table(problem, list(dict.fromkeys([*known, *guided, *again])))
+    every = list(dict.fromkeys([*known, *guided, *again]))
+    table = Table(problem, list(dict.fromkeys([*every, *in_waits(problem, every)])))
     search = Search(problem, incumbent, table, fluid, solution, request.seed)
     for name, decisions in rules.items():
         search.take(decisions, name)
@@ -156,8 +157,8 @@ def _rivals(problem: Problem, incumbent: Incumbent, done: set[str]) -> dict[str,
     return found
 
 
-def _guided(problem: Problem, fluid: Fluid, guides: list[Guide], known: list) -> list:
-    found = []
+def _guided(problem: Problem, fluid: Fluid, guides: list[Guide], known: list[Rerun]) -> list[Rerun]:
+    found: list[Rerun] = []
     for guide in guides:
         drops = shares_by_gap(fluid, guide)[1]
         found += reruns_for(problem, {key for key, share in drops.items() if share >= 0.5}, known)
