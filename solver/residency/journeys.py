@@ -151,7 +151,7 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
     }
     inputs = _inputs(problem, axis, s, before, version, rerun, size)
     starts = np.flatnonzero(np.diff(s, prepend=-1))
-    ends = np.append(starts[1:], len(s))
+    ends = np.append(starts, len(s))[1:]
     units = _alike(columns, s, version, rerun, moves, inputs, starts, ends)
     keep = np.concatenate([np.arange(starts[u[0]], ends[u[0]]) for u in units]) if units else np.zeros(0, dtype=np.int64)
     lengths = np.asarray([ends[u[0]] - starts[u[0]] for u in units], dtype=np.int64)
