@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from solver.residency.draft import Draft, Table
+from solver.residency.draft import Bools, Draft, Table
 from solver.residency.problem import Int64s
 
 LEAD = 1.25
@@ -38,16 +38,20 @@ class Timing:
     in_queue: Int64s
 
 
-def plan_times(table: Table, draft: Draft, start: Int64s, end: Int64s, lead: float = LEAD) -> Timing:
-    """Positions for the draft's moves on the time line `start`, `end`."""
+def plan_times(
+    table: Table, draft: Draft, start: Int64s, end: Int64s, lead: float = LEAD, fixed: Bools | None = None
+) -> Timing:
+    """Positions for the draft's moves on the time line `start`, `end`; those of `fixed` gaps stay as they are."""
     problem = table.problem
+    if fixed is None:
+        fixed = np.zeros(table.count, dtype=np.bool_)
     return Timing(*set_positions(
         problem.n, problem.hbm_bytes, problem.load, start, end, lead,
         table.storage, table.bytes, table.before, table.leave, table.latest, table.written, table.wraps, table.version,
         table.first_gap, table.next_departure, table.last_departure, table.next_arrival, table.last_arrival,
         table.roomy, table.duplex, table.out_ns, table.in_ns, table.by_leave, table.by_latest,
         table.size, table.parts, table.part_at, table.extra, table.rerun_before,
-        draft.tier, draft.out, draft.back, draft.chosen,
+        draft.tier, draft.out, draft.back, draft.chosen, fixed,
     ))  # fmt: skip
 
 
@@ -58,7 +62,7 @@ def set_positions(  # type: ignore[no-untyped-def]
     first_gap, next_departure, last_departure, next_arrival, last_arrival,
     roomy, duplex, out_ns, in_ns, by_leave, by_latest,
     storage_size, parts, part_at, extra, rerun_before,
-    tier, out, back, chosen,
+    tier, out, back, chosen, fixed,
 ):
     gaps, tiers = len(tier), len(roomy)
     change = np.zeros(n + 2, np.int64)  # of HBM in time, as differences along the operators
@@ -106,19 +110,20 @@ def set_positions(  # type: ignore[no-untyped-def]
                 if tier[h] == t and version[h] == version[g]:
                     needs = False
         free = end[leave[g]]
-        place = leave[g]
+        place = out[g] if fixed[g] else leave[g]
+        free = max(free, end[place])
         if needs:
             final = min(written[g], leave[g])
             ready = end[final]
             begin = max(ready, link[t])
             # The last departure that has ended by then: the copy is issued no earlier than it can start.
-            place = _last_ended(end, last_departure, final, leave[g], begin)
+            place = out[g] if fixed[g] else _last_ended(end, last_departure, final, leave[g], begin)
             begin = max(begin, end[place])
             link[t] = begin + out_ns[t, g]
             out_queue[t, leave[g]] = link[t]
             free = max(free, link[t])
         out[g] = place
-        first = leave[g] + 1
+        first = max(leave[g], place) + 1
         off[g] = max(first, _first_from(start, first, n, free))
     for g in range(gaps):
         if tier[g] < 0:
@@ -143,6 +148,7 @@ def set_positions(  # type: ignore[no-untyped-def]
         t = tier[g]
         if t < 0:
             continue
+        kept = back[g]
         back[g] = due[g]
         if due[g] >= n:
             continue
@@ -167,6 +173,8 @@ def set_positions(  # type: ignore[no-untyped-def]
         place = next_arrival[min(limit, n)]
         if place > due[g]:
             place = due[g]
+        if fixed[g] and kept <= due[g]:
+            place = kept
         back[g] = place
         for k in range(place, due[g]):
             held[k] += size[g]

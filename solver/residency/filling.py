@@ -19,6 +19,10 @@ from solver.residency.problem import Int64s
 Floats = npt.NDArray[np.float64]
 
 
+BATCH = 3_000
+"""Operators of a step for each option more that is taken before all are ranked anew."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """Nanoseconds for each (tier, gap), apart the copy out, which a version pays once, and for each rerun; infinity:
@@ -84,7 +88,7 @@ def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) ->
             problem.n, budget, problem.load, table.storage, table.bytes, table.after, table.before, table.leave,
             spans.first, spans.end, table.wraps, table.version, table.kept, table.first_gap, table.roomy, table.room,
             table.size, table.parts, table.part_at, table.extra, table.rerun_before, clash_at, clash,
-            costs.out, costs.back, costs.reruns, draft.tier, draft.chosen,
+            costs.out, costs.back, costs.reruns, 1 + problem.n // BATCH, draft.tier, draft.chosen,
         )
     )  # fmt: skip
 
@@ -183,7 +187,7 @@ def _room_for(used, n, room, amount, before, leave, wraps):  # type: ignore[no-u
 def add_until_fits(  # type: ignore[no-untyped-def]
     n, budget, load, storage, size, after, before, leave, first, end, wraps, version, kept, first_gap, roomy, room,
     storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
-    out_cost, back_cost, rerun_cost, tier, chosen,
+    out_cost, back_cost, rerun_cost, batch, tier, chosen,
 ):
     gaps, reruns, tiers = len(tier), len(chosen), len(roomy)
     held = load_without(
@@ -193,6 +197,9 @@ def add_until_fits(  # type: ignore[no-untyped-def]
     shut = np.zeros((tiers, gaps), np.bool_)
     shut_rerun = np.zeros(reruns, np.bool_)
     crowd = np.zeros(n + 1, np.int64)
+    score = np.empty(gaps + reruns)
+    option = np.empty(gaps + reruns, np.int64)
+    where = np.empty(gaps + reruns, np.int64)
     paid = np.zeros(gaps, np.bool_)  # another gap of the version pays for the copy out
     for g in range(gaps):
         if tier[g] >= 0:
@@ -217,7 +224,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 worst, most = k, over
         if worst < 0:
             return True
-        best, best_gap, best_tier, best_rerun = np.inf, -1, -1, -1
+        found = 0
         for g in range(gaps):
             if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
                 continue
@@ -229,16 +236,19 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 if not (first[g] <= worst < end[g]):
                     continue
                 relief = crowd[end[g]] - crowd[first[g]]
+            best, best_tier = np.inf, -1
             for t in range(tiers):
                 if shut[t, g]:
                     continue
                 cost = back_cost[t, g] + (0.0 if paid[g] and roomy[t] else out_cost[t, g])
-                score = cost / (size[g] * relief)
-                if score < best:
-                    best, best_gap, best_tier, best_rerun = score, g, t, -1
+                if cost < best:
+                    best, best_tier = cost, t
+            if best_tier >= 0:
+                score[found], option[found], where[found] = best / (size[g] * relief), g, best_tier
+                found += 1
         for r in range(reruns):
             at = rerun_before[r]
-            if chosen[r] or shut_rerun[r] or worst >= at:
+            if chosen[r] or shut_rerun[r] or worst >= at or rerun_cost[r] == np.inf:
                 continue
             relief, covers = 0.0, False
             for p in range(part_at[r], part_at[r + 1]):
@@ -249,13 +259,26 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 elif (what == 1 or what == 3) and since < at:
                     relief -= float(storage_size[s]) * (crowd[at + 1] - crowd[since])
             if covers and relief > 0:
-                score = rerun_cost[r] / relief
-                if score < best:
-                    best, best_gap, best_tier, best_rerun = score, -1, -1, r
-        if best_gap < 0 and best_rerun < 0:
+                score[found], option[found], where[found] = rerun_cost[r] / relief, r, -1
+                found += 1
+        if found == 0:
             return False
-        if best_gap >= 0:
-            g, t = best_gap, best_tier
+        if batch == 1:
+            order = np.array([np.argmin(score[:found])])
+        else:
+            order = np.argsort(score[:found])[:batch]
+        for i in order:
+            if held[worst] <= budget:
+                break
+            if where[i] < 0:
+                _make_again(
+                    option[i], n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
+                    first_gap, wraps, leave, tier, chosen, shut_rerun, dropped, needed,
+                )
+                continue
+            g, t = option[i], where[i]
+            if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
+                continue
             s = storage[g]
             able = dropped[s] == 0
             for h in range(first_gap[s], first_gap[s + 1]):
@@ -280,30 +303,38 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             if not roomy[t]:
                 _occupy(used[t], n, size[g], before[g], leave[g], wraps[g])
             _add(held, n, -size[g], first[g], end[g], wraps[g])
-            continue
-        r = best_rerun
-        at, able = rerun_before[r], True
-        for p in range(part_at[r], part_at[r + 1]):
-            s, what = parts[p, 1], parts[p, 4]
-            for h in range(first_gap[s], first_gap[s + 1]):
-                able = able and (tier[h] < 0 or (what == 1 and not (wraps[h] and at > leave[h])))
-        shut_rerun[r] = True
-        if not able:
-            continue
-        chosen[r] = True
-        for c in range(clash_at[r], clash_at[r + 1]):
-            shut_rerun[clash[c]] = True
-        for p in range(part_at[r], part_at[r + 1]):
-            s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
-            if what != 1:
-                dropped[s] += 1
-            elif since < at:
-                needed[s] += 1
-            if what == 0:
-                held[since + 1 : at] -= storage_size[s]
-            elif (what == 1 or what == 3) and since < at:
-                held[since : at + 1] += storage_size[s]
-        held[at] += extra[r]
+
+
+@numba.njit(cache=True, nogil=True)
+def _make_again(  # type: ignore[no-untyped-def]
+    r, n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
+    first_gap, wraps, leave, tier, chosen, shut_rerun, dropped, needed,
+):
+    """Chooses rerun r unless what it drops or needs is moved at the time."""
+    if chosen[r] or shut_rerun[r]:
+        return
+    at, able = rerun_before[r], True
+    for p in range(part_at[r], part_at[r + 1]):
+        s, what = parts[p, 1], parts[p, 4]
+        for h in range(first_gap[s], first_gap[s + 1]):
+            able = able and (tier[h] < 0 or (what == 1 and not (wraps[h] and at > leave[h])))
+    shut_rerun[r] = True
+    if not able:
+        return
+    chosen[r] = True
+    for c in range(clash_at[r], clash_at[r + 1]):
+        shut_rerun[clash[c]] = True
+    for p in range(part_at[r], part_at[r + 1]):
+        s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
+        if what != 1:
+            dropped[s] += 1
+        elif since < at:
+            needed[s] += 1
+        if what == 0:
+            held[since + 1 : at] -= storage_size[s]
+        elif (what == 1 or what == 3) and since < at:
+            held[since : at + 1] += storage_size[s]
+    held[at] += extra[r]
 
 
 @numba.njit(cache=True, nogil=True)

@@ -50,6 +50,9 @@ HEAT = 0.02
 
 PATIENCE = 200
 
+SHIFTS = 0.35
+"""Part of the rounds that only move copies."""
+
 LEARN, FORGET = 0.3, 0.99
 """Of what a plan waits for a gap, the part added to its cost in later refills, and what is left of it a round later."""
 
@@ -233,6 +236,8 @@ class Search:
         self.stage = "smallest"
         low, high = 0, int(self.problem.load.max(initial=0))
         for _ in range(BISECTIONS):
+            if self.stopped() or (self.incumbent.stop.late() and self.incumbent.smallest is not None):
+                break
             middle = (low + high) // 2
             draft = self.table.empty()
             if self._filled(draft, self.costs, middle, False) is None:
@@ -380,19 +385,26 @@ class Search:
             if self.stopped() or self.incumbent.stop.spent() >= share:
                 return
             draft = current.draft.copy()
-            self._ruin(draft, current.outcome)
             arm = int(self.dice.choice(len(self.tolls), p=self.merit / self.merit.sum()))
-            base = self.tolls[arm][1]
-            noise = np.exp(self.dice.normal(0.0, NOISE, table.count))
-            again = np.exp(self.dice.normal(0.0, NOISE, len(table.reruns)))
-            costs = Costs(base.out * noise, base.back * noise + penalty, base.reruns * again)
-            spans = self._filled(draft, costs, self.problem.hbm_bytes, bool(self.dice.random() < 0.7))
-            if spans is None:
-                self.incumbent.stop.work += 1
-                continue
-            if self.dice.random() < 0.5:
-                prune(table, draft, costs, self.problem.hbm_bytes, spans)
-            plan_times(table, draft, current.outcome.start, current.outcome.end, 1.0 + self.dice.random())
+            if self.dice.random() < SHIFTS:
+                self._shift(draft, current.outcome)
+            else:
+                self._ruin(draft, current.outcome)
+                base = self.tolls[arm][1]
+                noise = np.exp(self.dice.normal(0.0, NOISE, table.count))
+                again = np.exp(self.dice.normal(0.0, NOISE, len(table.reruns)))
+                costs = Costs(base.out * noise, base.back * noise + penalty, base.reruns * again)
+                spans = self._filled(draft, costs, self.problem.hbm_bytes, bool(self.dice.random() < 0.7))
+                if spans is None:
+                    self.incumbent.stop.work += 1
+                    continue
+                if self.dice.random() < 0.3:
+                    prune(table, draft, costs, self.problem.hbm_bytes, spans)
+                fixed = None
+                if self.dice.random() < 0.7:
+                    fixed = (current.draft.tier >= 0) & (draft.tier == current.draft.tier)
+                lead = 1.0 if self.dice.random() < 0.6 else 1.0 + 0.5 * self.dice.random()
+                plan_times(table, draft, current.outcome.start, current.outcome.end, lead, fixed)
             found = self.replayed(draft)
             if found is None:
                 continue
@@ -421,6 +433,42 @@ class Search:
         again = self.replayed(draft)
         return again if again is not None else found
 
+    def _waits(self, outcome: Outcome) -> Floats:
+        record = outcome.record
+        return (record.wait_ns * (record.wait_kind == FOR_COPY_IN) + record.memory_ns).astype(np.float64)
+
+    def _center(self, outcome: Outcome) -> int:
+        """An operator that waits, mostly, the more the longer; or any."""
+        waits = self._waits(outcome)
+        total = float(waits.sum())
+        if total > 0 and self.dice.random() < 0.85:
+            return int(self.dice.choice(self.problem.n, p=waits / total))
+        return int(self.dice.integers(self.problem.n))
+
+    def _shift(self, draft: Draft, outcome: Outcome) -> None:
+        """Moves one or two copies, mostly near a wait, some operators earlier or later."""
+        table, problem = self.table, self.problem
+        center = self._center(outcome)
+        active = np.flatnonzero(draft.tier >= 0)
+        if not len(active):
+            return
+        back = np.where(draft.back[active] < problem.n, np.abs(draft.back[active] - center), problem.n)
+        near = np.minimum(back, np.abs(draft.out[active] - center)) + self.dice.random(len(active)) * problem.n / 20
+        for g in active[np.argsort(near)[: int(self.dice.integers(1, 3))]].tolist():
+            by = int(2 ** self.dice.integers(0, 6)) * (1 if self.dice.random() < 0.5 else -1)
+            if self.dice.random() < 0.7 and draft.back[g] < problem.n:
+                places, at, low = problem.arrivals, draft.back[g], 0 if table.wraps[g] else int(table.leave[g]) + 1
+                high = int(table.latest[g])
+            else:
+                places, at, low, high = problem.departures, draft.out[g], int(table.written[g]), int(table.leave[g])
+            i = bisect_right(places, int(at)) - 1 + by
+            if not 0 <= i < len(places) or not low <= places[i] <= high:
+                continue
+            if places is problem.arrivals:
+                draft.back[g] = places[i]
+            else:
+                draft.out[g] = places[i]
+
     def _ruin_tail(self, draft: Draft, outcome: Outcome) -> None:
         """Takes out some of the moves whose copies outlast the operators."""
         _, late = self._outlasting(Found(draft, outcome, (0, 0.0)))
@@ -442,17 +490,12 @@ class Search:
     def _ruin(self, draft: Draft, outcome: Outcome) -> None:
         """Takes out a few gaps around an operator that waits, or anywhere."""
         table, record, n = self.table, outcome.record, self.problem.n
-        waits = (record.wait_ns * (record.wait_kind == FOR_COPY_IN) + record.memory_ns).astype(np.float64)
-        waited, tail = float(waits.sum()), float(outcome.step_ns - outcome.end.max(initial=0))
-        center = int(self.dice.integers(n))
-        if waited + tail > 0 and self.dice.random() < 0.85:
-            if self.dice.random() * (waited + tail) < tail:
-                self._ruin_tail(draft, outcome)
-                center = n - 1
-                if self.dice.random() < 0.5:
-                    return
-            elif waited > 0:
-                center = int(self.dice.choice(n, p=waits / waited))
+        tail = float(outcome.step_ns - outcome.end.max(initial=0))
+        if tail > 0 and self.dice.random() * (self._waits(outcome).sum() + tail) < tail:
+            self._ruin_tail(draft, outcome)
+            if self.dice.random() < 0.5:
+                return
+        center = self._center(outcome)
         if self.dice.random() < 0.5:
             self._ruin_queue(draft, outcome, center)
             if self.dice.random() < 0.5:
