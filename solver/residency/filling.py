@@ -101,10 +101,26 @@ def prune(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -
     dear = (costs.out[tier] + costs.back[tier]) / np.maximum(table.bytes, 1)
     order = np.argsort(-np.where(draft.tier >= 0, dear, -1.0))
     remove_surplus(
-        problem.n, budget, problem.load, table.bytes, spans.first, spans.end, table.wraps,
-        table.size, table.parts, table.part_at, table.extra, table.rerun_before, order, draft.tier, draft.chosen,
+        problem.n, budget, problem.load, table.bytes, spans.first, spans.end, table.wraps, table.leave,
+        table.first_gap, table.size, table.parts, table.part_at, table.extra, table.rerun_before, order,
+        draft.tier, draft.chosen,
     )  # fmt: skip
     table.settle(draft)
+
+
+@numba.njit(cache=True, nogil=True)
+def shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen):  # type: ignore[no-untyped-def]
+    """`end` of each gap where chosen reruns need its storage earlier: it has to be back before them."""
+    until = np.minimum(end, n)
+    for r in range(len(chosen)):
+        if chosen[r]:
+            for p in range(part_at[r], part_at[r + 1]):
+                if parts[p, 4] == 1:
+                    s, at = parts[p, 1], rerun_before[r]
+                    for h in range(first_gap[s], first_gap[s + 1]):
+                        if (wraps[h] or leave[h] < at) and at < until[h]:
+                            until[h] = at if wraps[h] else max(at, first[h])
+    return until
 
 
 @numba.njit(cache=True, nogil=True)
@@ -190,6 +206,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
     out_cost, back_cost, rerun_cost, batch, tier, chosen,
 ):
     gaps, reruns, tiers = len(tier), len(chosen), len(roomy)
+    end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
     held = load_without(
         n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
     )
@@ -273,7 +290,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             if where[i] < 0:
                 _make_again(
                     option[i], n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
-                    first_gap, wraps, leave, tier, chosen, shut_rerun, dropped, needed,
+                    first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
                 )
                 continue
             g, t = option[i], where[i]
@@ -308,7 +325,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
 @numba.njit(cache=True, nogil=True)
 def _make_again(  # type: ignore[no-untyped-def]
     r, n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
-    first_gap, wraps, leave, tier, chosen, shut_rerun, dropped, needed,
+    first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
 ):
     """Chooses rerun r unless what it drops or needs is moved at the time."""
     if chosen[r] or shut_rerun[r]:
@@ -334,6 +351,13 @@ def _make_again(  # type: ignore[no-untyped-def]
             held[since + 1 : at] -= storage_size[s]
         elif (what == 1 or what == 3) and since < at:
             held[since : at + 1] += storage_size[s]
+        if what == 1:
+            for h in range(first_gap[s], first_gap[s + 1]):
+                if (wraps[h] or leave[h] < at) and at < end[h]:
+                    sooner = at if wraps[h] else max(at, first[h])
+                    if tier[h] >= 0:
+                        held[sooner : end[h]] += size[h]
+                    end[h] = sooner
     held[at] += extra[r]
 
 
@@ -372,8 +396,10 @@ def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untype
 
 @numba.njit(cache=True, nogil=True)
 def remove_surplus(  # type: ignore[no-untyped-def]
-    n, budget, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, order, tier, chosen
+    n, budget, load, size, first, end, wraps, leave, first_gap, storage_size, parts, part_at, extra, rerun_before,
+    order, tier, chosen,
 ):
+    end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
     held = load_without(
         n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
     )

@@ -45,8 +45,8 @@ FEW_OPERATORS = 4_000
 STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all")
 """Rules whose plans the search starts from too, the strongest first."""
 
-RIVAL_SECONDS = 6e-4
-"""Seconds an operator that one of them may take."""
+SECONDS_A_GAP = 1e-3
+"""What one of them may take, in small steps; half of it in large ones."""
 
 ROUNDS = 3_000
 """Ruins and refills where no limit is given."""
@@ -130,31 +130,24 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     limit = request.time_limit_s
     solution = solve_fluid(fluid, None if limit is None else BOUND_SHARE * limit, incumbent.stopped)
     incumbent.bound_ns = max(incumbent.bound_ns, int(solution.bound_ns * (1 - 1e-9)))
-    rules = _rivals(problem, incumbent, done) if problem.n <= FEW_OPERATORS else {}
     guided = _guided(problem, fluid, solution.guides, known)
-    again = [rerun for decisions in rules.values() for rerun in decisions.reruns]
-    every = list(dict.fromkeys([*known, *guided, *again]))
+    every = list(dict.fromkeys([*known, *guided]))
     table = Table(problem, list(dict.fromkeys([*every, *in_waits(problem, every)])))
     search = Search(problem, incumbent, table, fluid, solution, request.seed)
-    for name, decisions in rules.items():
-        search.take(decisions, name)
     search.start()
-    if problem.n > FEW_OPERATORS:
-        search.improve(rounds=ROUNDS, share=RIVAL_SHARE)
-        for name, decisions in _rivals(problem, incumbent, done).items():
+    search.improve(rounds=ROUNDS // 2, share=RIVAL_SHARE)
+    for name in STRONG:
+        if name not in done and _time_for_a_rule(problem, incumbent):
+            decisions = RIVALS[name](problem)
             _offer_rule(problem, incumbent, name, decisions)
+            search.take(decisions, name)
     search.improve(rounds=ROUNDS)
 
 
-def _rivals(problem: Problem, incumbent: Incumbent, done: set[str]) -> dict[str, Decisions]:
-    """What the other published rules decide, as long as there is time."""
-    found: dict[str, Decisions] = {}
-    for name in STRONG:
-        left = incumbent.stop.seconds_left()
-        if name in done or incumbent.stopped() or (left is not None and left < RIVAL_SECONDS * problem.n):
-            continue
-        found[name] = RIVALS[name](problem)
-    return found
+def _time_for_a_rule(problem: Problem, incumbent: Incumbent) -> bool:
+    left = incumbent.stop.seconds_left()
+    a_gap = SECONDS_A_GAP if problem.n <= FEW_OPERATORS else SECONDS_A_GAP / 2
+    return not incumbent.stopped() and (left is None or left > a_gap * len(problem.gaps))
 
 
 def _guided(problem: Problem, fluid: Fluid, guides: list[Guide], known: list[Rerun]) -> list[Rerun]:
