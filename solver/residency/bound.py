@@ -19,8 +19,8 @@ Latencies and the order of copies are left out, which makes the bound lower, not
 
 *Memory.* In HBM at the start of k are: the base, everything k reads or writes, its workspace, and every storage that
 is alive across k and cannot be elsewhere. A storage can be elsewhere only in a tier (if it is offloadable, has a
-tier large enough, and its adapter lets it go there and then), or nowhere, to be recomputed (if the operator that
-wrote its content may run again). Tiers together hold at most their total, so what can only be in a tier and exceeds
+tier large enough, and its adapter lets it go there and then), or nowhere, to be recomputed (if an operator that makes
+what is needed next may run again). Tiers together hold at most their total, so what can only be in a tier and exceeds
 that total is in HBM too.
 """
 
@@ -78,9 +78,7 @@ def _absences(problem: Problem) -> tuple[Int64s, Int64s, Int64s]:
     again = problem.profile.adapter.recompute != "none"
     for s, size in enumerate(program.size):
         for after, before in problem.idle(s):
-            writer = program.version_before(s, min(before, n))
-            remade = again and writer >= 0 and problem.profile.operators[writer].recomputable
-            if remade or not problem.accesses[s]:
+            if (again and problem.makers(s, before)) or not problem.accesses[s]:
                 kind = 0
             elif program.resident[s] and program.stays[s] and (after < 0 or before == n):
                 kind = 1
@@ -120,8 +118,7 @@ def _stuck(problem: Problem) -> Int64s:
             first, end = after + 1, min(before, n)
             if first >= end or not size:
                 continue
-            writer = program.version_before(s, end)
-            if how != "none" and writer >= 0 and problem.profile.operators[writer].recomputable:
+            if how != "none" and problem.makers(s, before):
                 continue
             ranges = off.get(s, []) if size <= room else []
             covered = sorted((max(a, first), min(b, end)) for a, b in ranges if a < end and b > first)

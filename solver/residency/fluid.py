@@ -167,8 +167,14 @@ class Fluid:
         return self.feasible(found)
 
     def feasible(self, prices: Prices) -> Prices:
-        """Prices made admissible: none negative, and link + work + chain exactly 1 in each slot."""
-        out, back = np.maximum(prices.out, 0), np.maximum(prices.back, 0)
+        """Prices made admissible: none negative, link + work + chain exactly 1 in each slot, one price for both
+        directions of one queue, none for tiers that hold everything."""
+        out, back, room = np.maximum(prices.out, 0), np.maximum(prices.back, 0), np.maximum(prices.room, 0)
+        for t in range(len(self.names)):
+            if self.one_queue[t]:
+                out[t] = back[t] = np.maximum(out[t], back[t])
+            if t not in self.tight:
+                room[t] = 0
         chain = np.maximum(prices.chain, 0)
         along = np.zeros(self.slots)
         for p, (first, end, _) in zip(chain, self.axis.stretches, strict=True):
@@ -178,9 +184,7 @@ class Fluid:
         links = sum(out[t] + (0 if self.one_queue[t] else back[t]) for t in range(len(self.names)))
         scale = np.minimum(1.0, (1 - along) / np.maximum(links, 1e-12))
         out, back, links = out * scale, back * scale, links * scale
-        return Prices(
-            np.maximum(prices.held, 0), out, back, np.maximum(1 - along - links, 0), chain, np.maximum(prices.room, 0)
-        )
+        return Prices(np.maximum(prices.held, 0), out, back, np.maximum(1 - along - links, 0), chain, room)
 
 
 Option = tuple[int, int, int, int, int, int]
@@ -292,7 +296,7 @@ class _Master:
 
     def add(self, found: Answer, prices: Prices) -> int:
         """The journeys of an answer as columns; returns how many were new."""
-        gaps, rows, added = self.fluid.gaps, self.fluid.axis.rows, 0
+        gaps, added = self.fluid.gaps, 0
         live = np.flatnonzero(found.saving > 0)
         for u in live.tolist():
             options = []
@@ -314,14 +318,16 @@ class _Master:
                 self.one[u] = self.lp.Constraint(-self.lp.infinity(), 1.0)
             x = self.lp.NumVar(0, self.lp.infinity(), "")
             self.one[u].SetCoefficient(x, 1.0)
-            merged: dict[tuple[str, int, int], float] = {}
-            for row, t, index, amount in entries:
-                merged[row, t, index] = merged.get((row, t, index), 0.0) + amount
-            for (row, t, index), amount in merged.items():
-                self._row(row, t)[index].SetCoefficient(x, amount)
+            merged: dict[int, float] = {}  # one queue for both directions, and HBM for all tiers, are one row
+            rows_of: dict[int, pywraplp.Constraint] = {}
+            for name, t, index, amount in entries:
+                row = self._row(name, t)[index]
+                merged[row.index()] = merged.get(row.index(), 0.0) + amount
+                rows_of[row.index()] = row
+            for number, amount in merged.items():
+                rows_of[number].SetCoefficient(x, amount)
             self.columns.append((x, options))
             added += 1
-        del rows
         return added
 
     def _row(self, name: str, t: int) -> list[pywraplp.Constraint]:
@@ -508,8 +514,9 @@ def solve_fluid(
                 solution.bound_ns, solution.prices = bound, mixed
         if not added or value - solution.bound_ns <= tolerance * value:
             break
-    if shares and guided:
+    if guided:
         solution.guides.append(Guide(1.0, solution.prices, shares))
+    if shares and guided:
         for speed in SPEEDS:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -545,9 +552,4 @@ def _guide(fluid: Fluid, master: _Master, speed: float, seconds: float | None) -
 
 
 def _mix(a: Prices, b: Prices, weight: float) -> Prices:
-    return Prices(
-        *(
-            (1 - weight) * getattr(a, name) + weight * getattr(b, name)
-            for name in PARTS
-        )
-    )
+    return Prices(*((1 - weight) * getattr(a, name) + weight * getattr(b, name) for name in PARTS))

@@ -68,9 +68,10 @@ class Gaps:
 class Inputs:
     """What making a gap's content again needs and the profile has freed by then: `at[g] : at[g + 1]` are gap g's.
 
-    Such an input is held from row `row` on (`bytes`), or made again itself (`rerun_ns`; -1: it cannot be), or moved
-    (`out_ns`, from slot `slot` on, and `in_ns`; -1: it cannot be): each costs `share` of it, for one held input may
-    serve several gaps, and the shares of one input over all gaps sum to at most 1.
+    Such an input is held from row `row` on (`bytes`), or made again itself (`rerun_ns`: its share of that operator's
+    time, whose other outputs may come back with it; -1: it cannot be), or moved (`out_ns`, from slot `slot` on: 0 where
+    an earlier move may have left a copy; and `in_ns`; -1: it cannot be): each costs `share` of it, for one held input
+    may serve several gaps, and the shares of one input over all gaps sum to at most 1.
     """
 
     at: Int64s
@@ -87,7 +88,10 @@ class Inputs:
         counts = np.diff(self.at)[gaps]
         at = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         rows = np.repeat(self.at[:-1][gaps] - at[:-1], counts) + np.arange(at[-1])
-        own = (np.ascontiguousarray(getattr(self, name)[rows]) for name in ("row", "slot", "bytes", "rerun_ns", "out_ns", "in_ns", "share"))
+        own = (
+            np.ascontiguousarray(getattr(self, name)[rows])
+            for name in ("row", "slot", "bytes", "rerun_ns", "out_ns", "in_ns", "share")
+        )
         return Inputs(at, *own)
 
 
@@ -111,24 +115,30 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
         if s in wraps:
             head_end, tail_first = wraps[s]
             first_use = problem.accesses[s][0] if problem.accesses[s] else n
-            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, bool(writers), 1))
+            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, bool(writers), 1, -1))
         for _, after, before in spans:
             kind = HEAD if after < 0 else TAIL if before == n else INNER
             version = program.version_before(s, before)
-            rerun = shares.get((s, version), -1) if after >= 0 else -1
+            makers = problem.makers(s, before) if shares else []
+            rerun = min((shares[s, k] for k in makers), default=-1)
+            maker = version if makers == [version] else -1
             span = movable.get((s, after, before))
             if span is None and rerun < 0:
                 continue
             first, end = span or (after + 1, before)
             if rerun >= 0:  # dropped, it may be off wherever it is idle
                 first, end = after + 1, before
-            rows.append((s, kind, after, before, size, first, end, version, rerun, bool(writers), span is not None))
+            rows.append(
+                (s, kind, after, before, size, first, end, version, rerun, bool(writers), span is not None, maker)
+            )
         if s in wraps and tail_first <= n and problem.accesses[s]:
             version = program.version_before(s, n)
-            rows.append((s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, bool(writers), 1))
-    table = np.asarray(rows, dtype=np.int64).reshape(-1, 11)
-    s, kind, after, before, size, first, end, version, rerun, dirty, moves = (
-        np.ascontiguousarray(table[:, i]) for i in range(11)
+            rows.append(
+                (s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, bool(writers), 1, -1)
+            )
+    table = np.asarray(rows, dtype=np.int64).reshape(-1, 12)
+    s, kind, after, before, size, first, end, version, rerun, dirty, moves, maker = (
+        np.ascontiguousarray(table[:, i]) for i in range(12)
     )
     tiers = list(problem.tiers.items())
     out_ns = np.full((len(s), max(1, len(tiers))), -1, dtype=np.int64)
@@ -149,11 +159,13 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
         "due": np.where(never, axis.rows + 1, axis.deadline_slot(before)),
         "dirty": dirty,
     }
-    inputs = _inputs(problem, axis, s, before, version, rerun, size)
+    inputs = _inputs(problem, axis, s, before, maker, shares, size)
     starts = np.flatnonzero(np.diff(s, prepend=-1))
     ends = np.append(starts, len(s))[1:]
     units = _alike(columns, s, version, rerun, moves, inputs, starts, ends)
-    keep = np.concatenate([np.arange(starts[u[0]], ends[u[0]]) for u in units]) if units else np.zeros(0, dtype=np.int64)
+    keep = (
+        np.concatenate([np.arange(starts[u[0]], ends[u[0]]) for u in units]) if units else np.zeros(0, dtype=np.int64)
+    )
     lengths = np.asarray([ends[u[0]] - starts[u[0]] for u in units], dtype=np.int64)
     times = np.repeat(np.asarray([len(u) for u in units], dtype=np.int64), lengths)
     cheapest_rerun = np.concatenate(
@@ -196,33 +208,43 @@ def _alike(
 
 
 def _inputs(
-    problem: Problem, axis: Axis, s: Int64s, before: Int64s, version: Int64s, rerun: Int64s, size: Int64s
+    problem: Problem,
+    axis: Axis,
+    s: Int64s,
+    before: Int64s,
+    maker: Int64s,
+    shares: dict[tuple[int, int], int],
+    size: Int64s,
 ) -> Inputs:
-    program, operators, storages = problem.program, problem.profile.operators, problem.profile.storages
+    """Of the gaps whose content one operator alone can make again: `maker`, else -1."""
+    program, storages = problem.program, problem.profile.storages
     found: list[tuple[int, int]] = []  # (gap, input)
     total: dict[tuple[int, int], int] = {}  # (input, its version) -> bytes of the gaps that may need it
-    for g in np.flatnonzero(rerun >= 0).tolist():
-        writer = int(version[g])
+    for g in np.flatnonzero(maker >= 0).tolist():
+        writer = int(maker[g])
         for u in program.reads[writer]:
             last = program.last_access[u]
             if u != s[g] and not program.stays[u] and last < before[g] and program.size[u]:
                 found.append((g, u))
                 key = (u, program.version_before(u, writer))
                 total[key] = total.get(key, 0) + int(size[g])
-    moving = problem.profile.adapter.moves == "any"
+    moving = problem.profile.adapter.moves != "none"
+    at_hand = {
+        (gap.storage, -1 if gap.wraps else program.version_before(gap.storage, gap.before)) for gap in problem.gaps
+    }
     rows = []
     for g, u in found:
-        writer = int(version[g])
-        made = program.version_before(u, writer)
-        again = program.duration[made] if made >= 0 and operators[made].recomputable else -1
+        made = program.version_before(u, int(maker[g]))
+        again = shares.get((u, made), -1)
         tiers = [t for name, t in problem.tiers.items() if program.size[u] <= problem.tier_bytes[name]]
         able = moving and storages[u].offloadable and bool(tiers)
         out = min((t.copy_ns(program.size[u], out=True) for t in tiers), default=-1) if able else -1
+        out = 0 if able and (u, made) in at_hand else out  # a copy that an earlier move has paid for
         back = min((t.copy_ns(program.size[u], out=False) for t in tiers), default=-1) if able else -1
         rows.append((g, program.last_access[u], max(made, 0), program.size[u], again, out, back))
     table = np.asarray(rows, dtype=np.int64).reshape(-1, 7)
     share = np.asarray(
-        [size[g] / total[u, program.version_before(u, int(version[g]))] for g, u in found], dtype=np.float64
+        [size[g] / total[u, program.version_before(u, int(maker[g]))] for g, u in found], dtype=np.float64
     )
     return Inputs(
         at=np.searchsorted(table[:, 0], np.arange(len(s) + 1)).astype(np.int64),
@@ -307,8 +329,25 @@ def _move(size, first, end, written, due, out_ns, in_ns, held, out_table, in_pri
 
 @numba.njit(cache=True)
 def _drop(  # type: ignore[no-untyped-def]
-    size, first, end, due, rerun_ns, held, rerun_prices,
-    input_first, input_end, in_row, in_slot, in_bytes, in_rerun, in_out, in_back, share, work_table, out_best, back_best,
+    size,
+    first,
+    end,
+    due,
+    rerun_ns,
+    held,
+    rerun_prices,
+    input_first,
+    input_end,
+    in_row,
+    in_slot,
+    in_bytes,
+    in_rerun,
+    in_out,
+    in_back,
+    share,
+    work_table,
+    out_best,
+    back_best,
 ):
     """As `_move`, for dropping and making again: off from row `first`, made again in a slot from `k` on."""
     best, best_k = -np.inf, -1
@@ -321,9 +360,10 @@ def _drop(  # type: ignore[no-untyped-def]
         for i in range(input_first, input_end):
             other = in_bytes[i] * max(0.0, held[k] - held[min(in_row[i], k)])
             if other > 0.0:
-                other = min(other, other_way(
-                    due, in_slot[i], in_rerun[i], in_out[i], in_back[i], work_table, out_best, back_best
-                ))
+                other = min(
+                    other,
+                    other_way(due, in_slot[i], in_rerun[i], in_out[i], in_back[i], work_table, out_best, back_best),
+                )
             value -= share[i] * other
         if value > best:
             best, best_k = value, k
@@ -343,10 +383,40 @@ def other_way(due, slot, rerun_ns, out_ns, in_ns, work_table, out_best, back_bes
 
 @numba.njit(cache=True)
 def decide(  # type: ignore[no-untyped-def]
-    unit_first, kind, size, first, end, written, due, version, dirty, rerun_ns, out_ns, in_ns,
-    held, out_prices, in_prices, rerun_prices, out_tables,
-    input_at, in_row, in_slot, in_bytes, in_rerun, in_out, in_back, share, work_table, out_best, back_best,
-    choice, tier, row_from, row_back, pays_out, saving,
+    unit_first,
+    kind,
+    size,
+    first,
+    end,
+    written,
+    due,
+    version,
+    dirty,
+    rerun_ns,
+    out_ns,
+    in_ns,
+    held,
+    out_prices,
+    in_prices,
+    rerun_prices,
+    out_tables,
+    input_at,
+    in_row,
+    in_slot,
+    in_bytes,
+    in_rerun,
+    in_out,
+    in_back,
+    share,
+    work_table,
+    out_best,
+    back_best,
+    choice,
+    tier,
+    row_from,
+    row_back,
+    pays_out,
+    saving,
 ):
     """The best journey of every storage at the given prices; returns the sum of savings (nanoseconds, all >= 0).
 
@@ -404,24 +474,58 @@ def decide(  # type: ignore[no-untyped-def]
                 if out_ns[g, t] < 0:
                     continue
                 value, i, k = _move(
-                    size[g], first[g], end[g], written[g], due[g], out_ns[g, t], in_ns[g, t],
-                    held[t], out_tables[t], in_prices[t],
+                    size[g],
+                    first[g],
+                    end[g],
+                    written[g],
+                    due[g],
+                    out_ns[g, t],
+                    in_ns[g, t],
+                    held[t],
+                    out_tables[t],
+                    in_prices[t],
                 )
                 if value > paid[at, 0]:
                     paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, k
                 value, i, k = _move(
-                    size[g], first[g], end[g], written[g], due[g], 0, in_ns[g, t],
-                    held[t], out_tables[t], in_prices[t],
+                    size[g],
+                    first[g],
+                    end[g],
+                    written[g],
+                    due[g],
+                    0,
+                    in_ns[g, t],
+                    held[t],
+                    out_tables[t],
+                    in_prices[t],
                 )
                 if value > free[at, 0]:
                     free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, i, k
             if rerun_ns[g] >= 0:
                 lone[at, 0], lone[at, 1], lone[at, 2] = _drop(
-                    size[g], first[g], end[g], due[g], rerun_ns[g], held[tiers], rerun_prices,
-                    input_at[g], input_at[g + 1], in_row, in_slot, in_bytes, in_rerun, in_out, in_back, share,
-                    work_table, out_best, back_best,
+                    size[g],
+                    first[g],
+                    end[g],
+                    due[g],
+                    rerun_ns[g],
+                    held[tiers],
+                    rerun_prices,
+                    input_at[g],
+                    input_at[g + 1],
+                    in_row,
+                    in_slot,
+                    in_bytes,
+                    in_rerun,
+                    in_out,
+                    in_back,
+                    share,
+                    work_table,
+                    out_best,
+                    back_best,
                 )
-        value = _journey(begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out)
+        value = _journey(
+            begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out
+        )
         if wraps:
             other = _journey(
                 begin, stop, kind, version, paid, free, lone, True, choice, tier, row_from, row_back, pays_out

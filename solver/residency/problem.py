@@ -158,7 +158,8 @@ class Problem:
     def idle_ns(self) -> Int64s:
         """Per operator, how long the compute stream waits for it in the unlimited step: time that costs nothing."""
         compute = np.asarray(self.compute, dtype=np.int64)
-        start, end = (np.asarray(times, dtype=np.int64)[compute] for times in (self.unlimited.start, self.unlimited.end))
+        times = self.unlimited
+        start, end = (np.asarray(of, dtype=np.int64)[compute] for of in (times.start, times.end))
         idle = np.zeros(self.n, dtype=np.int64)
         idle[compute] = start - np.concatenate([[0], end[:-1]])
         return idle
@@ -213,6 +214,19 @@ class Problem:
         if self.program.stays[s]:
             spans.append((accesses[-1], self.n))
         return spans
+
+    def makers(self, s: int, before: int) -> list[int]:
+        """Operators of which one must run again to bring `s` back, dropped, for the access at `before`.
+
+        Who reads it needs the version of the profile. Who only overwrites it does with any content: an older writer
+        will do, and may be cheaper, or the only one that may run again.
+        """
+        operators, program = self.profile.operators, self.program
+        if before < self.n and s in program.writes[before] and s not in program.reads[before]:
+            writers = program.writers[s][: bisect_left(program.writers[s], before)]
+        else:
+            writers = [k for k in [program.version_before(s, before)] if k >= 0]
+        return [k for k in writers if operators[k].recomputable]
 
     @cached_property
     def gaps(self) -> list[Gap]:
