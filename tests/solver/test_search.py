@@ -1,0 +1,138 @@
+"""The search proper, apart from the exhaustive one: what it offers runs, what is kept is the best."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from hyperopt.engine import run
+from hyperopt.plan import Budget, Residency
+from hyperopt.replay import replay
+from solver.residency.bound import memory_bound, step_bound_ns
+from solver.residency.candidates import reruns
+from solver.residency.draft import Table
+from solver.residency.fluid import Fluid, Solution, solve_fluid
+from solver.residency.incumbent import Incumbent, Trial
+from solver.residency.problem import Problem
+from solver.residency.search import Search, shares_by_gap
+from solver.stop import BoundReached, Stop, WorkLimit
+from tests.solver.test_draft import random_draft, timed
+from tests.solver.test_residency import training_step
+
+
+def problem_of(seed: int, share: float = 0.5) -> Problem:
+    profile = training_step(seed)
+    least = memory_bound(Problem(profile, Budget(hbm_bytes=0))).bytes
+    peak = replay(profile).static_peak_bytes
+    return Problem(profile, Budget(hbm_bytes=int(least + share * (peak - least))))
+
+
+def search_of(problem: Problem, told: list[Trial], work: int = 60, *, guided: bool = True) -> Search:
+    stop = Stop(BoundReached(), WorkLimit(work))
+    incumbent = Incumbent(problem, stop, step_bound_ns(problem), told.append)
+    fluid = Fluid(problem, 48)
+    solution = solve_fluid(fluid, None) if guided else Solution.blank(fluid)
+    return Search(problem, incumbent, Table(problem, reruns(problem)), fluid, solution, seed=0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_kept_runs_and_better_plans_follow_worse_ones(seed: int) -> None:
+    problem = problem_of(seed)
+    told: list[Trial] = []
+    search = search_of(problem, told)
+    search.first()
+    search.start()
+    search.improve(rounds=40)
+    search.incumbent.tell()
+    best = search.incumbent.best
+    if best is None:
+        assert not told
+        return
+    assert told[-1] is best
+    assert [trial.rank() for trial in told] == sorted((trial.rank() for trial in told), reverse=True)
+    for trial in told:
+        assert trial.within_budget
+        assert trial.timeline.step_ns == trial.step_ns and trial.timeline.peak_bytes == trial.peak_bytes
+        assert trial.peak_bytes <= problem.hbm_bytes
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_incumbent_keeps_the_lowest_rank_in_whatever_order(seed: int) -> None:
+    problem = problem_of(seed, 0.8)
+    table, dice = Table(problem, reruns(problem)), random.Random(seed)
+    incumbent = Incumbent(problem, Stop(WorkLimit(10**6)), 0)
+    ranks, peaks = [], []
+    for _ in range(25):
+        draft = random_draft(table, dice)
+        timed(table, draft)
+        orders = table.orders(draft)
+        outcome = run(table.arrays, orders, problem.hbm_bytes, problem.budget.tiers)
+        trial = incumbent.offer_outcome(orders, outcome, "test")
+        assert (trial is not None) == (outcome.status == "fits")
+        if trial is not None:
+            ranks.append(trial.rank())
+        if outcome.status == "fits" or (outcome.status == "out_of_memory" and outcome.tier < 0):
+            peaks.append(outcome.static_peak_bytes)
+    assert (incumbent.best is None) == (not ranks)
+    if incumbent.best is not None:
+        assert incumbent.best.rank() == min(ranks)
+    if peaks:
+        assert incumbent.smallest is not None and incumbent.smallest.static_peak_bytes == min(peaks)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_orders_and_documents_are_ranked_alike(seed: int) -> None:
+    """The engine's outcome and the replay of the document that is written from it make the same trial."""
+    problem = problem_of(seed, 0.8)
+    table, dice = Table(problem, reruns(problem)), random.Random(seed)
+    for _ in range(10):
+        draft = random_draft(table, dice, 0.2)
+        timed(table, draft)
+        orders = table.orders(draft)
+        outcome = run(table.arrays, orders, problem.hbm_bytes, problem.budget.tiers)
+        one, other = (Incumbent(problem, Stop(WorkLimit(10**6)), 0) for _ in range(2))
+        mine = one.offer_outcome(orders, outcome, "test")
+        written = other.offer(table.residency(draft), "test")
+        assert (mine is None) == (written is None)
+        if mine is not None and written is not None:
+            assert mine.rank()[:3] == written.rank()[:3] and mine.peak_bytes == written.peak_bytes
+
+
+def test_an_empty_plan_is_kept_before_one_that_moves_for_nothing() -> None:
+    problem = problem_of(0, 1.0)
+    table = Table(problem, reruns(problem))
+    incumbent = Incumbent(problem, Stop(WorkLimit(10**6)), 0)
+    draft = random_draft(table, random.Random(0))
+    timed(table, draft)
+    incumbent.offer(table.residency(draft), "moves")
+    incumbent.offer(Residency(), "nothing")
+    assert incumbent.best is not None and incumbent.best.residency == Residency()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_shares_are_of_gaps_that_there_are(seed: int) -> None:
+    search = search_of(problem_of(seed), [])
+    table = search.table
+    known = {
+        (int(s), bool(w), -1 if w else int(a)) for s, w, a in zip(table.storage, table.wraps, table.after, strict=True)
+    }
+    for guide in search.solution.guides:
+        moves, drops = shares_by_gap(search.fluid, guide)
+        assert {key[:3] for key in moves} <= known
+        assert all(0 < share <= 1 + 1e-6 for share in (*moves.values(), *drops.values()))
+        away: dict[tuple[int, bool, int], float] = {}
+        for (s, wraps, after, _), share in moves.items():
+            away[s, wraps, after] = away.get((s, wraps, after), 0.0) + share
+        assert all(share <= 1 + 1e-6 for share in away.values())
+
+
+def test_work_is_counted_and_limits_the_search() -> None:
+    problem = problem_of(1, 0.3)
+    search = search_of(problem, [], work=25, guided=False)
+    search.first()
+    search.improve(rounds=1000)
+    assert search.incumbent.stop.why in ("work limit of 25", "bound reached")
+    assert search.incumbent.stop.work <= 25 + 8  # the last draft is timed to its end
+    assert np.isfinite(search.costs.out[search.table.usable]).all()
