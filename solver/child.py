@@ -112,7 +112,9 @@ def _child(pipe: Connection, profile_bytes: bytes, request: Request, memory_limi
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     parent = os.getppid()
     from solver import solve
+    from solver.residency.warm import warm
 
+    warm()  # before the limits begin: compilation is not the search's time, nor its memory
     if memory_limit_bytes is not None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
     try:

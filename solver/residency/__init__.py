@@ -1,5 +1,9 @@
 """Which storages leave HBM, when they leave and return, and what is recomputed instead.
 
-problem ─▶ candidates ─▶ baselines ─▶ selection ─▶ timetable ─▶ polish ─▶ plan
-                             └─ bound, infeasible ─┘    small: exact
+::
+
+    problem ─▶ candidates ─▶ rivals, small: exact
+            ─▶ axis, journeys ─▶ fluid: the bound, prices, guides
+                                   └─▶ search: draft ─▶ filling ─▶ clockwork ─▶ engine ─▶ incumbent ─▶ plan
+                                                 ▲──────── what it waits for ───────┘   explain, infeasible, front
 """

@@ -90,7 +90,7 @@ def reruns(problem: Problem) -> list[Rerun]:
 
 
 def _operator_reruns(problem: Problem) -> list[Rerun]:
-    found = []
+    found: list[Rerun] = []
     for s, size in enumerate(problem.program.size):
         if not size or not problem.program.writers[s]:
             continue
@@ -126,9 +126,7 @@ def _chain(problem: Problem, s: int, leave: int, before: int, shallow: bool) -> 
             version = program.version_before(read, writer)
             if read == s or version != program.version_before(read, before):
                 return None  # updated in place since: its old content is gone for good
-            if _alive(problem, read, before):
-                held.add(read)
-            elif shallow and program.size[read] < program.size[s]:
+            if _alive(problem, read, before) or (shallow and program.size[read] < program.size[s]):
                 held.add(read)
             elif version >= 0 and problem.profile.operators[version].recomputable:
                 frontier.append(version)
@@ -276,7 +274,8 @@ def _joined(problem: Problem, own: list[Rerun]) -> Rerun | None:
                 frontier.append((read, version))
             else:
                 held.add(read)
-    return _rerun(problem, max(drops, key=lambda s: (problem.program.size[s], -s)), drops, tuple(sorted(needed)), before, held)
+    target = max(drops, key=lambda s: (problem.program.size[s], -s))
+    return _rerun(problem, target, drops, tuple(sorted(needed)), before, held)
 
 
 def _alive(problem: Problem, s: int, at: int) -> bool:

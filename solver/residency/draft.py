@@ -3,7 +3,7 @@
 Flat arrays, so that compiled code can time a draft, write it as the engine's orders and replay it some thousand times
 a second::
 
-    Draft (tier, out, back per gap; chosen per rerun) ── timetable ──▶ positions ── orders ──▶ engine.run ──▶ Outcome
+    Draft (tier, out, back per gap; chosen per rerun) ── clockwork ──▶ positions ── orders ──▶ engine.run ──▶ Outcome
 
 `assemble` writes the same plan from `Decisions`, one object an action; tests hold the two equal.
 """
@@ -18,13 +18,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperopt.engine import Orders, arrays_of, orders_from
-from hyperopt.plan import HOST, Action, Recompute, Residency
+from hyperopt.plan import HOST, Action, ActionKind, Recompute, Residency
 from solver.residency.candidates import Decisions, Move, Rerun
 from solver.residency.problem import Gap, Int64s, Problem
 
 Bools = npt.NDArray[np.bool_]
 
 STAYS = -1
+
+AFTER: tuple[ActionKind, ...] = ("copy_out", "release", "release_host")
+"""What the engine's kinds of orders after an operator are called in a plan."""
 
 
 @dataclass
@@ -256,12 +259,12 @@ def residency_of(problem: Problem, orders: Orders) -> Residency:
     names = list(problem.profile.device.tiers)
     actions: list[Action] = []
     for op in np.flatnonzero(np.diff(orders.in_at) + np.diff(orders.after_at)).tolist():
-        for i in range(orders.in_at[op], orders.in_at[op + 1]):
-            actions.append(Action(op=op, when="before", kind="copy_in", storage=ids[orders.in_storage[i]]))
+        early = slice(orders.in_at[op], orders.in_at[op + 1])
+        actions += [Action(op=op, when="before", kind="copy_in", storage=ids[s]) for s in orders.in_storage[early]]
         for i in range(orders.after_at[op], orders.after_at[op + 1]):
-            kind = ("copy_out", "release", "release_host")[orders.after_kind[i]]
+            kind = AFTER[orders.after_kind[i]]
             tier = names[orders.after_tier[i]] if kind == "copy_out" else None
-            actions.append(Action(op=op, when="after", kind=kind, storage=ids[orders.after_storage[i]], tier=tier))  # type: ignore[arg-type]
+            actions.append(Action(op=op, when="after", kind=kind, storage=ids[orders.after_storage[i]], tier=tier))
     recompute: list[Recompute] = []
     for op in np.flatnonzero(np.diff(orders.rerun_at)).tolist():
         ops: list[int] = []

@@ -280,13 +280,14 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 found += 1
         if found == 0:
             return False
-        if batch == 1:
-            order = np.array([np.argmin(score[:found])])
-        else:
-            order = np.argsort(score[:found])[:batch]
-        for i in order:
-            if held[worst] <= budget:
+        for _ in range(min(batch, found)):
+            i = 0
+            for j in range(1, found):
+                if score[j] < score[i]:
+                    i = j
+            if held[worst] <= budget or score[i] == np.inf:
                 break
+            score[i] = np.inf
             if where[i] < 0:
                 _make_again(
                     option[i], n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
@@ -348,15 +349,15 @@ def _make_again(  # type: ignore[no-untyped-def]
         elif since < at:
             needed[s] += 1
         if what == 0:
-            held[since + 1 : at] -= storage_size[s]
+            _add(held, n, -storage_size[s], since + 1, at, False)
         elif (what == 1 or what == 3) and since < at:
-            held[since : at + 1] += storage_size[s]
+            _add(held, n, storage_size[s], since, at + 1, False)
         if what == 1:
             for h in range(first_gap[s], first_gap[s + 1]):
                 if (wraps[h] or leave[h] < at) and at < end[h]:
                     sooner = at if wraps[h] else max(at, first[h])
                     if tier[h] >= 0:
-                        held[sooner : end[h]] += size[h]
+                        _add(held, n, size[h], sooner, end[h], False)
                     end[h] = sooner
     held[at] += extra[r]
 
@@ -372,10 +373,13 @@ def _pay(g, storage, version, wraps, first_gap, paid):  # type: ignore[no-untype
 @numba.njit(cache=True, nogil=True)
 def _add(held, n, amount, first, end, wraps):  # type: ignore[no-untyped-def]
     if wraps:
-        held[:end] += amount
-        held[first:n] += amount
+        for k in range(end):
+            held[k] += amount
+        for k in range(first, n):
+            held[k] += amount
     else:
-        held[first:end] += amount
+        for k in range(first, end):
+            held[k] += amount
 
 
 @numba.njit(cache=True, nogil=True)
@@ -409,7 +413,7 @@ def remove_surplus(  # type: ignore[no-untyped-def]
         at, fits = rerun_before[r], True
         for p in range(part_at[r], part_at[r + 1]):  # several drops overlap: all of them are put back at once
             if parts[p, 4] == 0:
-                held[parts[p, 2] + 1 : at] += storage_size[parts[p, 1]]
+                _add(held, n, storage_size[parts[p, 1]], parts[p, 2] + 1, at, False)
         for p in range(part_at[r], part_at[r + 1]):
             if parts[p, 4] == 0 and fits:
                 fits = _fits(held, n, 0, budget, parts[p, 2] + 1, at, False)
@@ -418,7 +422,7 @@ def remove_surplus(  # type: ignore[no-untyped-def]
             continue
         for p in range(part_at[r], part_at[r + 1]):
             if parts[p, 4] == 0:
-                held[parts[p, 2] + 1 : at] -= storage_size[parts[p, 1]]
+                _add(held, n, -storage_size[parts[p, 1]], parts[p, 2] + 1, at, False)
     for i in range(len(order)):
         g = order[i]
         if tier[g] >= 0 and _fits(held, n, size[g], budget, first[g], end[g], wraps[g]):

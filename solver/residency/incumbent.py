@@ -15,7 +15,7 @@ from hyperopt.legality import IllegalPlan, OutOfMemory
 from hyperopt.plan import Plan, Residency
 from hyperopt.replay import Timeline, replay
 from solver.residency.draft import residency_of
-from solver.residency.problem import Problem
+from solver.residency.problem import Int64s, Problem
 from solver.stop import Stop
 
 TELL_EVERY_S = 0.5
@@ -137,7 +137,9 @@ class Incumbent:
             static_peak_bytes=timeline.static_peak_bytes,
             static_peak_op=timeline.static_peak_op,
             moved_bytes=float(self.problem.expected_bytes[table[:, 0]].sum()),
-            hurried=self._hurried(*table.T, np.asarray(timeline.start, dtype=np.int64)),
+            hurried=self._hurried(
+                table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4], np.asarray(timeline.start, np.int64)
+            ),
             orders=len(residency.actions) + len(residency.initial) + len(residency.recompute),
             within_budget=within_budget,
             written=lambda: residency,
@@ -147,12 +149,12 @@ class Incumbent:
 
     def _hurried(
         self,
-        storage: np.ndarray,
-        op: np.ndarray,
-        out: np.ndarray,
-        begin: np.ndarray,
-        end: np.ndarray,
-        start: np.ndarray,
+        storage: Int64s,
+        op: Int64s,
+        out: Int64s,
+        begin: Int64s,
+        end: Int64s,
+        start: Int64s,
     ) -> int:
         back = out == 0
         use = self.problem.next_use(storage[back], op[back])

@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from hyperopt.engine import Outcome, run
 from hyperopt.engine.kernel import FOR_COPY_IN
-from solver.residency.clockwork import plan_times
 from solver.residency.candidates import Decisions
+from solver.residency.clockwork import plan_times
 from solver.residency.draft import STAYS, Draft, Table
 from solver.residency.filling import Costs, Spans, fill, in_time, listed, prune, queued
 from solver.residency.fluid import Fluid, Guide, Prices, Solution
@@ -116,7 +116,8 @@ class Search:
             back_cost[t] = in_ns * (in_price + toll) + stall + 1
             back_cost[t, table.bytes > table.room[t]] = np.inf
         idle = self.problem.idle_ns[table.rerun_before] if len(table.reruns) else table.rerun_ns
-        return Costs(out_cost, back_cost, np.maximum(table.rerun_ns - idle, 0.2 * table.rerun_ns) + 1)
+        again = table.rerun_ns.astype(np.float64)
+        return Costs(out_cost, back_cost, np.asarray(np.maximum(again - idle, 0.2 * again) + 1, dtype=np.float64))
 
     # -- drafts ---------------------------------------------------------------------------------------------
 
@@ -215,7 +216,8 @@ class Search:
         if outcome.status != "fits":
             self.last = outcome
             return None
-        found = Found(draft.copy(), outcome, (outcome.step_ns, float(outcome.copies[:, 6].sum() - outcome.copies[:, 5].sum())))
+        on_links = float((outcome.copies[:, 6] - outcome.copies[:, 5]).sum())
+        found = Found(draft.copy(), outcome, (outcome.step_ns, on_links))
         if self.best is None or found.score < self.best.score:
             self.best = found
         return found
@@ -315,7 +317,7 @@ class Search:
 
     def _in_the_way(self, found: Found) -> tuple[list[float], list[int]]:
         """Moves on whose copies out an operator waits for room: nanoseconds, shared by those that end meanwhile."""
-        outcome, table = found.outcome, self.table
+        outcome = found.outcome
         waits = outcome.record.memory_ns
         copies = outcome.copies[outcome.copies[:, 3] == 1]
         over: list[float] = []
@@ -435,7 +437,7 @@ class Search:
 
     def _waits(self, outcome: Outcome) -> Floats:
         record = outcome.record
-        return (record.wait_ns * (record.wait_kind == FOR_COPY_IN) + record.memory_ns).astype(np.float64)
+        return np.asarray(record.wait_ns * (record.wait_kind == FOR_COPY_IN) + record.memory_ns, dtype=np.float64)
 
     def _center(self, outcome: Outcome) -> int:
         """An operator that waits, mostly, the more the longer; or any."""

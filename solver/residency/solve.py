@@ -30,7 +30,8 @@ from solver.residency.infeasible import infeasible
 from solver.residency.problem import Problem
 from solver.residency.rivals.registry import RIVALS
 from solver.residency.search import Search, shares_by_gap
-from solver.residency.small import exhaust, is_small, options_of
+from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
+from solver.residency.warm import warm
 from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit
 
 ROWS = 48
@@ -63,6 +64,8 @@ def solve_residency(
     if profile.timing_only:
         raise NotPlannable("the profile has times but no storages: there is nothing to place")
     problem = Problem(profile, request.budget)
+    if problem.n > SMALL_OPERATORS:
+        warm()
     incumbent = Incumbent(problem, _stop(request, cancelled), step_bound_ns(problem), lambda trial: report(trial))
 
     def report(trial: Trial) -> None:
