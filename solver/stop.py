@@ -64,7 +64,8 @@ class Stop:
 
     def spent(self) -> float:
         """The share of the time limit that has passed; 0 where there is none."""
-        shares = [1 - (c.deadline - time.monotonic()) / c.seconds for c in self.criteria if isinstance(c, TimeLimit) and c.seconds]
+        limits = [c for c in self.criteria if isinstance(c, TimeLimit) and c.seconds]
+        shares = [1 - (c.deadline - time.monotonic()) / c.seconds for c in limits]
         return max(shares, default=0.0)
 
     def late(self) -> bool:

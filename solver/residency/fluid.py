@@ -130,12 +130,19 @@ class Fluid:
             cheapest(of, table)
         inputs = gaps.inputs
         count = len(gaps.kind)
-        found = Answer(*(np.zeros(count, dtype=np.int64) for _ in range(5)), np.zeros(len(gaps.members)))
+        found = Answer(
+            choice=np.zeros(count, dtype=np.int64),
+            tier=np.zeros(count, dtype=np.int64),
+            row_from=np.zeros(count, dtype=np.int64),
+            row_back=np.zeros(count, dtype=np.int64),
+            pays_out=np.zeros(count, dtype=np.int64),
+            saving=np.zeros(len(gaps.members)),
+        )
         saved = decide(
             gaps.first_gap, gaps.kind, gaps.bytes, gaps.first, gaps.end, gaps.written, gaps.due, gaps.version,
             gaps.dirty, gaps.rerun_ns, gaps.out_ns, gaps.in_ns, held, prices.out, prices.back, prices.work, tables,
             inputs.at, inputs.row, inputs.slot, inputs.bytes, inputs.rerun_ns, inputs.out_ns, inputs.in_ns,
-            inputs.share, *best,
+            inputs.share, best[0], best[1], best[2],
             found.choice, found.tier, found.row_from, found.row_back, found.pays_out, found.saving,
         )  # fmt: skip
         value = float(prices.work @ self.axis.floor_ns) + float(prices.held @ self._excess()) - float(saved)

@@ -97,49 +97,12 @@ class Inputs:
 
 def gaps_on(problem: Problem, axis: Axis) -> Gaps:
     """Every span in which a storage can be off HBM at some row of the axis."""
-    movable: dict[tuple[int, int, int], tuple[int, int]] = {}
-    wraps: dict[int, tuple[int, int]] = {}
-    for gap in problem.gaps:
-        if gap.wraps:
-            wraps[gap.storage] = (gap.back, gap.leave + 1)
-        else:
-            movable[gap.storage, gap.after, gap.before] = (gap.leave + 1, gap.back)
     shares = _rerun_shares(problem)
-    program, n = problem.program, problem.n
-    rows: list[tuple[int, ...]] = []
-    for s, size in enumerate(program.size):
-        if not size:
-            continue
-        writers = program.writers[s]
-        spans = [(INNER, after, before) for after, before in problem.idle(s) if before - after > 1]
-        if s in wraps:
-            head_end, tail_first = wraps[s]
-            first_use = problem.accesses[s][0] if problem.accesses[s] else n
-            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, bool(writers), 1, -1))
-        for _, after, before in spans:
-            kind = HEAD if after < 0 else TAIL if before == n else INNER
-            version = program.version_before(s, before)
-            makers = problem.makers(s, before) if shares else []
-            rerun = min((shares[s, k] for k in makers), default=-1)
-            maker = version if makers == [version] else -1
-            span = movable.get((s, after, before))
-            if span is None and rerun < 0:
-                continue
-            first, end = span or (after + 1, before)
-            if rerun >= 0:  # dropped, it may be off wherever it is idle
-                first, end = after + 1, before
-            rows.append(
-                (s, kind, after, before, size, first, end, version, rerun, bool(writers), span is not None, maker)
-            )
-        if s in wraps and tail_first <= n and problem.accesses[s]:
-            version = program.version_before(s, n)
-            rows.append(
-                (s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, bool(writers), 1, -1)
-            )
-    table = np.asarray(rows, dtype=np.int64).reshape(-1, 12)
+    table = np.asarray(_spans(problem, shares), dtype=np.int64).reshape(-1, 12)
     s, kind, after, before, size, first, end, version, rerun, dirty, moves, maker = (
         np.ascontiguousarray(table[:, i]) for i in range(12)
     )
+    n = problem.n
     tiers = list(problem.tiers.items())
     out_ns = np.full((len(s), max(1, len(tiers))), -1, dtype=np.int64)
     in_ns = out_ns.copy()
@@ -185,6 +148,51 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
         inputs=inputs.of(keep),
         **chosen,
     )
+
+
+def _spans(problem: Problem, shares: dict[tuple[int, int], int]) -> list[tuple[int, ...]]:
+    """Rows of storage, kind, accesses around it, bytes, operators at which it may be off (first, end), version, least
+    time to make it again, whether it is ever written, whether it may move, and the operator that makes it (-1: several
+    may, or none)."""
+    movable: dict[tuple[int, int, int], tuple[int, int]] = {}
+    wraps: dict[int, tuple[int, int]] = {}
+    for gap in problem.gaps:
+        if gap.wraps:
+            wraps[gap.storage] = (gap.back, gap.leave + 1)
+        else:
+            movable[gap.storage, gap.after, gap.before] = (gap.leave + 1, gap.back)
+    program, n = problem.program, problem.n
+    rows: list[tuple[int, ...]] = []
+    for s, size in enumerate(program.size):
+        if not size:
+            continue
+        writers = program.writers[s]
+        spans = [(INNER, after, before) for after, before in problem.idle(s) if before - after > 1]
+        if s in wraps:
+            head_end, tail_first = wraps[s]
+            first_use = problem.accesses[s][0] if problem.accesses[s] else n
+            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, bool(writers), 1, -1))
+        for _, after, before in spans:
+            kind = HEAD if after < 0 else TAIL if before == n else INNER
+            version = program.version_before(s, before)
+            makers = problem.makers(s, before) if shares else []
+            rerun = min((shares[s, k] for k in makers), default=-1)
+            maker = version if makers == [version] else -1
+            span = movable.get((s, after, before))
+            if span is None and rerun < 0:
+                continue
+            first, end = span or (after + 1, before)
+            if rerun >= 0:  # dropped, it may be off wherever it is idle
+                first, end = after + 1, before
+            rows.append(
+                (s, kind, after, before, size, first, end, version, rerun, bool(writers), span is not None, maker)
+            )
+        if s in wraps and tail_first <= n and problem.accesses[s]:
+            version = program.version_before(s, n)
+            rows.append(
+                (s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, bool(writers), 1, -1)
+            )
+    return rows
 
 
 def _alike(

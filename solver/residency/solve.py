@@ -35,7 +35,7 @@ from solver.residency.warm import warm
 from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit
 
 ROWS = 48
-"""Moments at which the fluid bound counts memory. Twice as many make it a few thousandths higher and take far longer."""
+"""Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
 
 BOUND_SHARE, RIVAL_SHARE = 0.35, 0.6
 """Parts of the time limit after which the bound, and the first search before the rivals have their turn, stop."""
