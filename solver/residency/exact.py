@@ -290,42 +290,51 @@ class _Search:
 
     def _after(self, label: Label, op: int) -> Iterator[Label]:
         forced = self.drops.get(op, set())
-        outs = [
-            s
-            for s in self.movable
-            if label.places[s].in_hbm and not label.places[s].tier and s not in forced and self._may_leave(s, op)
-        ]
-        for order in _ordered_subsets(outs):
-            for tiers in product(*(self.movable[s] for s in order)):
-                copies = {s: place.tier for s, place in enumerate(label.places) if place.tier}
-                copies.update(zip(order, tiers, strict=True))
-                if self._tiers_hold(copies):
-                    yield from self._releases(label, op, dict(zip(order, tiers, strict=True)), forced)
+        held = [s for s in self.movable if label.places[s].in_hbm and label.places[s].tier]
+        for given in _subsets(held) if self.tight else [()]:  # first: what is given up makes room for what comes
+            outs = [
+                s
+                for s in self.movable
+                if label.places[s].in_hbm
+                and (s in given or not label.places[s].tier)
+                and s not in forced
+                and self._may_leave(s, op)
+            ]
+            for order in _ordered_subsets(outs):
+                for tiers in product(*(self.movable[s] for s in order)):
+                    copies = {s: place.tier for s, place in enumerate(label.places) if place.tier and s not in given}
+                    copies.update(zip(order, tiers, strict=True))
+                    if self._tiers_hold(copies):
+                        chosen = dict(zip(order, tiers, strict=True))
+                        yield from self._releases(label, op, given, chosen, forced)
 
-    def _releases(self, label: Label, op: int, outs: dict[int, str], forced: set[int]) -> Iterator[Label]:
-        copied = [s for s in self.movable if label.places[s].in_hbm and label.places[s].tier] + list(outs)
+    def _releases(
+        self, label: Label, op: int, given: tuple[int, ...], outs: dict[int, str], forced: set[int]
+    ) -> Iterator[Label]:
+        copied = [s for s in self.movable if label.places[s].in_hbm and label.places[s].tier and s not in given]
+        copied += list(outs)
         could = [s for s in copied if self._may_leave(s, op)]
-        could += [s for s in self.remade if s not in copied and s not in forced and self._may_drop(label, s)]
+        could += [
+            s for s in self.remade if s not in copied and s not in forced and (s in given or self._may_drop(label, s))
+        ]
         for leaving in _subsets(could):
-            staying = [s for s in copied if s not in leaving and s not in outs]
-            for given in _subsets(staying) if self.tight else [()]:
-                self._count()
-                branch = label.fork()
-                for s, tier in outs.items():
-                    branch.clock.copy_out(s, op, tier)
-                    place = branch.places[s]
-                    branch.places[s] = place._replace(tier=tier, marks=place.marks | COPIED)
-                    branch.order(Order(op, "copy_out", s, tier))
-                for s in (*leaving, *sorted(s for s in forced if branch.places[s].in_hbm)):
-                    place = branch.places[s]
-                    self._leave(branch, s)
-                    marks = place.marks if place.tier else place.marks | GONE
-                    branch.places[s] = place._replace(in_hbm=False, marks=marks)
-                    branch.order(Order(op, "release", s))
-                for s in given:
-                    branch.places[s] = branch.places[s]._replace(tier="")
-                    branch.order(Order(op, "release_host", s))
-                yield branch
+            self._count()
+            branch = label.fork()
+            for s in given:
+                branch.places[s] = branch.places[s]._replace(tier="")
+                branch.order(Order(op, "release_host", s))
+            for s, tier in outs.items():
+                branch.clock.copy_out(s, op, tier)
+                place = branch.places[s]
+                branch.places[s] = place._replace(tier=tier, marks=place.marks | COPIED)
+                branch.order(Order(op, "copy_out", s, tier))
+            for s in (*leaving, *sorted(s for s in forced if branch.places[s].in_hbm)):
+                place = branch.places[s]
+                self._leave(branch, s)
+                marks = place.marks if place.tier else place.marks | GONE
+                branch.places[s] = place._replace(in_hbm=False, marks=marks)
+                branch.order(Order(op, "release", s))
+            yield branch
 
     def _may_drop(self, label: Label, s: int) -> bool:
         """Whether a storage in HBM without a copy may be released in the hope of a recompute."""

@@ -25,7 +25,7 @@ TRACES = ("llama3-8b-three-tiers", "qwen3-30b-a3b-skewed", "llama3-8b-contended"
 
 
 @st.composite
-def asked(draw: Any, **kwargs: Any) -> tuple[Profile, Budget]:
+def asked(draw: st.DrawFn, /, **kwargs: Any) -> tuple[Profile, Budget]:
     """A small step and a budget between its memory bound and its peak."""
     profile = draw(profiles(**kwargs))
     least = memory_bound(Problem(profile, Budget(hbm_bytes=0))).bytes
