@@ -11,11 +11,11 @@ from solver.residency.problem import Problem
 ORDER: dict[ActionKind, int] = {"copy_in": 0, "copy_out": 1, "release": 2, "release_host": 3}
 
 
-def assemble(problem: Problem, decisions: Decisions) -> Residency:
+def assemble(problem: Problem, decisions: Decisions, *, keep: bool = False) -> Residency:
     """The plan's residency for chosen moves and reruns.
 
     At one operator copies are queued in the order of `moves`. A copy in a roomy tier serves all gaps of a storage up
-    to its next write, and is given up after the last of them; in a tight one it is given up after each.
+    to its next write, and is given up after the last of them; in a tight one too with `keep`, else after each.
     """
     moves, reruns = decisions.moves, decisions.reruns
     ids = [storage.id for storage in problem.profile.storages]
@@ -31,7 +31,7 @@ def assemble(problem: Problem, decisions: Decisions) -> Residency:
     for move in moves:
         by_storage[move.gap.storage].append(move)
     for s, own in by_storage.items():
-        for kind, op, move in _journey(problem, s, own):
+        for kind, op, move in _journey(problem, s, own, keep):
             add(op, kind, s, order[id(move)], move.tier if kind == "copy_out" else None)
     dropped = {(s, leave) for rerun in reruns for s, leave in rerun.drops}
     for s, leave in sorted(dropped):
@@ -44,7 +44,7 @@ def assemble(problem: Problem, decisions: Decisions) -> Residency:
     return Residency(initial=initial, actions=tuple(action for *_, action in actions), recompute=recompute)
 
 
-def _journey(problem: Problem, s: int, moves: list[Move]) -> list[tuple[ActionKind, int, Move]]:
+def _journey(problem: Problem, s: int, moves: list[Move], keep: bool) -> list[tuple[ActionKind, int, Move]]:
     """Actions of one storage's moves in a step, with copies out only where no valid copy exists."""
     writers, n = problem.program.writers[s], problem.n
     wrap = next((m for m in moves if m.gap.wraps), None)
@@ -59,7 +59,7 @@ def _journey(problem: Problem, s: int, moves: list[Move]) -> list[tuple[ActionKi
         nonlocal copied_at
         steps.append(("copy_in", move.back, move))
         arrival = problem.next_compute(min(move.gap.before, n - 1))
-        if following is not None and _kept(problem, move, following, writers, copied_at):
+        if following is not None and _kept(problem, move, following, writers, copied_at, keep):
             return
         written = _overwritten(writers, move.gap.before, arrival)
         in_time = arrival < n and (following is None or arrival < following.out)
@@ -81,9 +81,11 @@ def _journey(problem: Problem, s: int, moves: list[Move]) -> list[tuple[ActionKi
     return steps
 
 
-def _kept(problem: Problem, move: Move, following: Move, writers: list[int], copied_at: int | None) -> bool:
+def _kept(
+    problem: Problem, move: Move, following: Move, writers: list[int], copied_at: int | None, keep: bool
+) -> bool:
     """Whether the copy that a move leaves in its tier stays there for the following move."""
-    roomy = move.tier in problem.roomy and move.tier == following.tier
+    roomy = (keep or move.tier in problem.roomy) and move.tier == following.tier
     return roomy and _valid(writers, copied_at, following.leave)
 
 

@@ -105,7 +105,7 @@ def set_positions(  # type: ignore[no-untyped-def]
             for h in range(first_gap[s], first_gap[s + 1]):
                 if wraps[h] and tier[h] >= 0:
                     needs = False
-        if needs and roomy[t]:
+        if needs:
             for h in range(first_gap[s], g):
                 if tier[h] == t and version[h] == version[g]:
                     needs = False
@@ -117,7 +117,8 @@ def set_positions(  # type: ignore[no-untyped-def]
             ready = end[final]
             begin = max(ready, link[t])
             # The last departure that has ended by then: the copy is issued no earlier than it can start.
-            place = out[g] if fixed[g] else _last_ended(end, last_departure, final, leave[g], begin)
+            if not fixed[g]:  # in a tight tier no earlier than need be: its room counts from there
+                place = _last_ended(end, last_departure, final, leave[g], begin) if roomy[t] else leave[g]
             begin = max(begin, end[place])
             link[t] = begin + out_ns[t, g]
             out_queue[t, leave[g]] = link[t]

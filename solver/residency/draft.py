@@ -220,7 +220,7 @@ class Table:
         """The draft as the engine's orders."""
         initial, initial_tier, events = write_events(
             self.problem.n, self.first_gap, self.after, self.before, self.leave, self.wraps, self.version,
-            self.writer_at, self.writer, self.next_compute, self.last_access, self.stays, self.roomy,
+            self.writer_at, self.writer, self.next_compute, self.last_access, self.stays,
             self.usable, draft.tier, draft.out, draft.back,
         )  # fmt: skip
         early = events[:, 1] == 0
@@ -294,7 +294,7 @@ def _last(places: list[int], n: int) -> Int64s:
 
 @numba.njit(cache=True, nogil=True)
 def write_events(  # type: ignore[no-untyped-def]
-    n, first_gap, after, before, leave, wraps, version, writer_at, writer, next_compute, last_access, stays, roomy,
+    n, first_gap, after, before, leave, wraps, version, writer_at, writer, next_compute, last_access, stays,
     usable, tier, out, back,
 ):
     """Rows of (operator, 0 copy in / 1 copy out / 2 release / 3 release_host, storage, tier, rank) and the initial
@@ -335,7 +335,7 @@ def write_events(  # type: ignore[no-untyped-def]
             if move >= 0:  # the copy that `move` has left: kept for g, or given up at its consumer
                 keep = False
                 arrival = next_compute[min(before[move], n - 1)]
-                if g < last and roomy[tier[move]] and tier[move] == tier[g]:
+                if g < last and tier[move] == tier[g]:
                     keep = copied != -2 and not _written(writer_at, writer, s, copied + 1, max(leave[g], out[g]))
                 if not keep:
                     overwritten = _written(writer_at, writer, s, before[move], arrival)

@@ -160,43 +160,45 @@ def load_without(n, load, size, first, end, wraps, storage_size, parts, part_at,
 
 
 @numba.njit(cache=True, nogil=True)
-def tier_load(n, tiers, storage, size, before, leave, wraps, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
-    """Bytes in each tier that is not roomy, from the release to the consumer, at each operator."""
+def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
+    """Bytes in each tier that is not roomy at each operator: a copy stays from its version's first release to the last
+    return."""
     used = np.zeros((tiers, n + 1), np.int64)
-    for g in range(len(tier)):
-        t = tier[g]
-        if t < 0 or roomy[t]:
-            continue
-        _occupy(used[t], n, size[g], before[g], leave[g], wraps[g])
+    for s in range(len(first_gap) - 1):
+        for t in range(tiers):
+            if not roomy[t]:
+                _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
     return used
 
 
 @numba.njit(cache=True, nogil=True)
-def _occupy(used, n, amount, before, leave, wraps):  # type: ignore[no-untyped-def]
-    if wraps:
-        for k in range(min(before, n) + 1):
-            used[k] += amount
-        for k in range(max(min(leave, n), min(before, n) + 1), n + 1):
-            used[k] += amount
-    else:
-        for k in range(leave, min(before, n) + 1):
-            used[k] += amount
-
-
-@numba.njit(cache=True, nogil=True)
-def _room_for(used, n, room, amount, before, leave, wraps):  # type: ignore[no-untyped-def]
-    if wraps:
-        for k in range(min(before, n) + 1):
-            if used[k] + amount > room:
-                return False
-        for k in range(min(leave, n), n + 1):
-            if used[k] + amount > room:
-                return False
-        return True
-    for k in range(leave, min(before, n) + 1):
-        if used[k] + amount > room:
-            return False
-    return True
+def _occupy(used, n, sign, s, t, size, before, leave, wraps, version, first_gap, tier):  # type: ignore[no-untyped-def]
+    """Adds (or, with sign -1, takes off) what storage s has in tier t."""
+    wrap = -1
+    for g in range(first_gap[s], first_gap[s + 1]):
+        if wraps[g] and tier[g] == t:
+            wrap = g
+    low, high, content = n + 1, -1, -1
+    if wrap >= 0:
+        low, high = 0, min(before[wrap], n)
+    amount = 0
+    for g in range(first_gap[s], first_gap[s + 1] + 1):
+        last = g == first_gap[s + 1]
+        if not last and (tier[g] != t or wraps[g]):
+            continue
+        if last and wrap >= 0 and version[wrap] == content:
+            low, high = min(low, leave[wrap]), n
+        if last or version[g] != content:
+            for k in range(low, min(high, n) + 1):
+                used[k] += sign * amount if amount else sign * size[wrap]
+            if last:
+                break
+            low, high, content = n + 1, -1, version[g]
+        amount = size[g]
+        low, high = min(low, leave[g]), max(high, before[g])
+    if wrap >= 0 and version[wrap] != content:
+        for k in range(min(leave[wrap], n), n + 1):
+            used[k] += sign * size[wrap]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -210,7 +212,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
     held = load_without(
         n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
     )
-    used = tier_load(n, tiers, storage, size, before, leave, wraps, first_gap, roomy, tier)
+    used = tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier)
     shut = np.zeros((tiers, gaps), np.bool_)
     shut_rerun = np.zeros(reruns, np.bool_)
     crowd = np.zeros(n + 1, np.int64)
@@ -257,7 +259,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             for t in range(tiers):
                 if shut[t, g]:
                     continue
-                cost = back_cost[t, g] + (0.0 if paid[g] and roomy[t] else out_cost[t, g])
+                cost = back_cost[t, g] + (0.0 if paid[g] else out_cost[t, g])
                 if cost < best:
                     best, best_tier = cost, t
             if best_tier >= 0:
@@ -306,20 +308,28 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                     able = able and after[g] >= 0 and before[g] < n
                 able = able and tier[h] == t
             if able and not roomy[t]:
-                able = _room_for(used[t], n, room[t], size[g], before[g], leave[g], wraps[g])
+                _occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                tier[g] = t
+                _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                for k in range(n + 1):
+                    able = able and used[t, k] <= room[t]
+                if not able:
+                    _occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    tier[g] = -1
+                    _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
             if not able:
                 shut[t, g] = True
                 continue
             tier[g] = t
             for h in range(first_gap[s], first_gap[s + 1]):
                 if wraps[g] and h != g and tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
-                    tier[h] = -1
-                    _add(held, n, size[h], first[h], end[h], False)
                     if not roomy[t]:
-                        _occupy(used[t], n, -size[h], before[h], leave[h], False)
+                        _occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    tier[h] = -1
+                    if not roomy[t]:
+                        _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    _add(held, n, size[h], first[h], end[h], False)
             _pay(g, storage, version, wraps, first_gap, paid)
-            if not roomy[t]:
-                _occupy(used[t], n, size[g], before[g], leave[g], wraps[g])
             _add(held, n, -size[g], first[g], end[g], wraps[g])
 
 

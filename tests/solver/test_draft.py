@@ -68,7 +68,7 @@ def test_orders_are_what_assemble_writes(seed: int) -> None:
     for _ in range(12):
         draft = random_draft(table, dice, dice.choice([0.1, 0.4, 0.8]))
         timed(table, draft)
-        own, written = table.residency(draft), assemble(problem, table.decisions_of(draft))
+        own, written = table.residency(draft), assemble(problem, table.decisions_of(draft), keep=True)
         assert own.initial == written.initial and own.recompute == written.recompute
         assert Counter(map(repr, own.actions)) == Counter(map(repr, written.actions))
         plan = Plan(budget=Budget(hbm_bytes=ROOMY), residency=written)
