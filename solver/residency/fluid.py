@@ -115,16 +115,26 @@ class Fluid:
             np.zeros((tiers, rows)),
         )
 
-    def answer(self, prices: Prices) -> tuple[float, Answer]:
-        """The bound (ns) that these prices prove, and every storage's best journey at them."""
-        gaps, tiers, slots = self.gaps, len(self.names), self.slots
+    def answer(self, prices: Prices, *, proof: bool = True) -> tuple[float, Answer]:
+        """The bound (ns) that these prices prove, and every storage's best journey at them.
+
+        Without `proof` the value may be above the optimum: journeys are then only those that columns can say, each gap
+        used once and in one tier.
+        """
+        gaps, slots = self.gaps, self.slots
+        out, back, room, out_ns, in_ns = prices.out, prices.back, prices.room, gaps.out_ns, gaps.in_ns
+        if proof and len(self.names) > 1:
+            # A tier as good as the best of all in everything: no plan gains more by changing tiers within a gap.
+            out, back, room = (np.vstack([of, of.min(axis=0)]) for of in (out, back, room))
+            out_ns, in_ns = (np.column_stack([of, _least_able(of)]) for of in (out_ns, in_ns))
+        tiers = len(out)
         held = np.zeros((tiers + 1, self.axis.rows + 1))
         held[tiers, 1:] = np.cumsum(prices.held)
         for t in range(tiers):
-            held[t, 1:] = np.cumsum(prices.held - prices.room[t])
+            held[t, 1:] = np.cumsum(prices.held - room[t])
         tables = np.zeros((tiers, slots.bit_length(), slots))
         for t in range(tiers):
-            cheapest(prices.out[t], tables[t])
+            cheapest(out[t], tables[t])
         best = np.zeros((3, slots.bit_length(), slots))
         for table, of in zip(best, (prices.work, prices.out.min(axis=0), prices.back.min(axis=0)), strict=True):
             cheapest(of, table)
@@ -140,9 +150,10 @@ class Fluid:
         )
         saved = decide(
             gaps.first_gap, gaps.kind, gaps.bytes, gaps.first, gaps.end, gaps.written, gaps.due, gaps.version,
-            gaps.dirty, gaps.rerun_ns, gaps.out_ns, gaps.in_ns, held, prices.out, prices.back, prices.work, tables,
+            gaps.dirty, gaps.rerun_ns, np.ascontiguousarray(out_ns), np.ascontiguousarray(in_ns), held,
+            out, back, prices.work, tables,
             inputs.at, inputs.row, inputs.slot, inputs.bytes, inputs.rerun_ns, inputs.out_ns, inputs.in_ns,
-            inputs.share, best[0], best[1], best[2],
+            inputs.share, best[0], best[1], best[2], proof,
             found.choice, found.tier, found.row_from, found.row_back, found.pays_out, found.saving,
         )  # fmt: skip
         value = float(prices.work @ self.axis.floor_ns) + float(prices.held @ self._excess()) - float(saved)
@@ -492,7 +503,8 @@ def solve_fluid(
         coarser = Fluid(fluid.problem, COARSE)
         known = solve_fluid(coarser, None if seconds is None else seconds / 4, stopped, guided=False)
         prices = fluid.from_coarser(coarser, known.prices)
-        bound, found = fluid.answer(prices)
+        bound, _ = fluid.answer(prices)
+        _, found = fluid.answer(prices, proof=False)
         master.add(found, prices)
         solution.bound_ns = known.bound_ns
         if bound > solution.bound_ns:
@@ -515,7 +527,8 @@ def solve_fluid(
         added = 0
         for weight in SMOOTHING:  # of the linear program's own prices
             mixed = prices if weight == 1.0 else fluid.feasible(_mix(solution.prices, prices, weight))
-            bound, found = fluid.answer(mixed)
+            bound, _ = fluid.answer(mixed)
+            _, found = fluid.answer(mixed, proof=False)
             added += master.add(found, mixed)
             if bound > solution.bound_ns:
                 solution.bound_ns, solution.prices = bound, mixed
@@ -548,7 +561,7 @@ def _guide(fluid: Fluid, master: _Master, speed: float, seconds: float | None) -
             break
         prices = Prices(*(np.maximum(getattr(raw, name), 0) for name in PARTS))
         before, value = value, master.lp.Objective().Value()
-        _, found = fluid.answer(prices)
+        _, found = fluid.answer(prices, proof=False)
         if value > before * (1 - SETTLED) or not master.add(found, prices):
             break
     if prices is None or not master.lightest(value * 1.002, None if seconds is None else seconds / 2):
@@ -556,6 +569,12 @@ def _guide(fluid: Fluid, master: _Master, speed: float, seconds: float | None) -
     shares = master.shares()
     master.shortest()
     return Guide(speed, prices, shares)
+
+
+def _least_able(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Per gap the least copy time of the tiers that can take it; -1: none can."""
+    able = np.where(times < 0, np.iinfo(np.int64).max, times).min(axis=1)
+    return np.where(able == np.iinfo(np.int64).max, -1, able)
 
 
 def _mix(a: Prices, b: Prices, weight: float) -> Prices:

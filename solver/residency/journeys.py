@@ -356,8 +356,12 @@ def _drop(  # type: ignore[no-untyped-def]
     work_table,
     out_best,
     back_best,
+    ending,
 ):
-    """As `_move`, for dropping and making again: off from row `first`, made again in a slot from `k` on."""
+    """As `_move`, for dropping and making again: off from row `first`, made again in a slot from `k` on.
+
+    `ending[k - first]`: the saving when it ends at row k.
+    """
     best, best_k = -np.inf, -1
     least = np.inf
     for k in range(due, first, -1):
@@ -373,9 +377,30 @@ def _drop(  # type: ignore[no-untyped-def]
                     other_way(due, in_slot[i], in_rerun[i], in_out[i], in_back[i], work_table, out_best, back_best),
                 )
             value -= share[i] * other
+        ending[k - first] = value
         if value > best:
             best, best_k = value, k
     return best, first, best_k
+
+
+@numba.njit(cache=True)
+def _drop_then_move(  # type: ignore[no-untyped-def]
+    size, first, end, written, due, out_ns, in_ns, held, out_table, in_prices, ending
+):
+    """Best saving of being dropped first, made again, and then moved, in one gap: no plan gains from more than that,
+    for what ends with a drop is no better than dropped throughout, and two moves are no better than one."""
+    best = right = top = -np.inf
+    least = np.inf
+    k = due
+    for i in range(end - 1, first, -1):
+        while k > i:
+            least = min(least, in_prices[k])
+            k -= 1
+        top = max(top, size * held[i + 1] - in_ns * least)
+        paid = out_ns * _least(out_table, written, i) if out_ns > 0 else 0.0
+        right = max(right, top - size * held[i] - paid)
+        best = max(best, ending[i - first] + right)
+    return best
 
 
 @numba.njit(cache=True)
@@ -419,6 +444,7 @@ def decide(  # type: ignore[no-untyped-def]
     work_table,
     out_best,
     back_best,
+    proof,
     choice,
     tier,
     row_from,
@@ -427,6 +453,8 @@ def decide(  # type: ignore[no-untyped-def]
     saving,
 ):
     """The best journey of every storage at the given prices; returns the sum of savings (nanoseconds, all >= 0).
+
+    With `proof`, what a plan can do in one gap in several turns counts too; the journeys reported leave that out.
 
     `held` (tier or -1 last, row): prices of HBM summed over the rows before, less those of the tier; `*_prices`
     (tier, slot); `out_tables`: `cheapest` of them. Results per gap: `choice`, `tier`, rows, whether the copy out is
@@ -440,6 +468,7 @@ def decide(  # type: ignore[no-untyped-def]
     paid = np.empty((most, 4))  # value with the copy out paid, tier, rows
     free = np.empty((most, 4))  # the same with a copy at hand
     lone = np.empty((most, 3))  # dropped: value, rows
+    ending = np.empty(held.shape[1] + 1)
     for u in range(units):
         begin, stop = unit_first[u], unit_first[u + 1]
         wraps = kind[begin] == 3
@@ -530,7 +559,29 @@ def decide(  # type: ignore[no-untyped-def]
                     work_table,
                     out_best,
                     back_best,
+                    ending,
                 )
+                for t in range(tiers if proof else 0):
+                    if out_ns[g, t] < 0:
+                        continue
+                    for copied in range(2):
+                        value = _drop_then_move(
+                            size[g],
+                            first[g],
+                            end[g],
+                            written[g],
+                            due[g],
+                            0 if copied else out_ns[g, t],
+                            in_ns[g, t],
+                            held[t],
+                            out_tables[t],
+                            in_prices[t],
+                            ending,
+                        )
+                        if copied:
+                            free[at, 0] = max(free[at, 0], value)
+                        else:
+                            paid[at, 0] = max(paid[at, 0], value)
         value = _journey(
             begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out
         )
