@@ -22,10 +22,11 @@ from solver.residency.candidates import Decisions
 from solver.residency.clockwork import plan_times
 from solver.residency.draft import STAYS, Draft, Table
 from solver.residency.filling import Costs, Spans, fill, in_time, listed, prune, queued
-from solver.residency.fluid import Fluid, Guide, Prices, Solution
+from solver.residency.fluid import Fluid, Solution
 from solver.residency.incumbent import Incumbent
-from solver.residency.journeys import DROP, WRAP_HEAD, WRAP_TAIL
+from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
+from solver.residency.rounding import rounded
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,113 +78,15 @@ class Search:
         self.solution, self.stopped = solution, incumbent.stopped
         self.dice = np.random.default_rng(seed)
         self.usual = np.asarray(problem.unlimited.start), np.asarray(problem.unlimited.end)
-        self.tolls = [(guide, self._costs(guide.prices, toll)) for guide in solution.guides for toll in TOLLS]
+        self.tolls = [
+            (guide, costs_at(table, fluid, guide.prices, toll)) for guide in solution.guides for toll in TOLLS
+        ]
         self.costs = self.tolls[0][1]
         self.merit = np.ones(len(self.tolls))
         self.listed, self.timed = listed(table), in_time(table, *self.usual)
         self.best: Found | None = None
         self.last: Outcome | None = None
         self.stage = "search"
-
-    # -- costs ----------------------------------------------------------------------------------------------
-
-    def _costs(self, prices: Prices, toll: float) -> Costs:
-        """What moves and reruns cost at the bound's prices, and what their own gap cannot hide."""
-        table, axis = self.table, self.fluid.axis
-        tiers = len(table.usable)
-        out_cost, back_cost = np.full((2, tiers, table.count), np.inf)
-        start, end = self.usual
-        n, step = self.problem.n, self.problem.unlimited.step_ns
-        first = axis.slot_of(np.maximum(table.written, 0))
-        gone = axis.slot_of(np.minimum(table.leave, n - 1))
-        come = axis.slot_of(np.minimum(table.leave + 1, n - 1))
-        come = np.where(table.wraps > 0, 0, come)
-        due = np.minimum(axis.deadline_slot(table.before), axis.rows)
-        back_at = np.append(start, step)[np.minimum(table.latest, n)]
-        left_at = np.append(end, step)[np.minimum(table.leave, n)]
-        for name, t in table.tier_index.items():
-            if not table.usable[t]:
-                continue
-            p = self.fluid.names.index(name)
-            out_ns, in_ns = table.out_ns[t].astype(float), table.in_ns[t].astype(float)
-            out_ns = np.where((table.wraps > 0) & (table.version < 0), 0, out_ns)
-            in_ns = np.where(table.latest >= n, 0, in_ns)
-            out_price = _least_between(prices.out[p], first, np.maximum(gone, first))
-            in_price = _least_between(prices.back[p], np.minimum(come, due), due)
-            span = np.where(table.wraps > 0, step - left_at + back_at, back_at - left_at)
-            stall = np.maximum(0, in_ns + out_ns - span)
-            out_cost[t] = out_ns * (out_price + toll)
-            back_cost[t] = in_ns * (in_price + toll) + stall + 1
-            back_cost[t, table.bytes > table.room[t]] = np.inf
-        idle = self.problem.idle_ns[table.rerun_before] if len(table.reruns) else table.rerun_ns
-        again = table.rerun_ns.astype(np.float64)
-        return Costs(out_cost, back_cost, np.asarray(np.maximum(again - idle, 0.2 * again) + 1, dtype=np.float64))
-
-    # -- drafts ---------------------------------------------------------------------------------------------
-
-    def from_shares(self, guide: Guide, least: float) -> Draft:
-        """The draft of what a guide does with a share of at least `least`."""
-        table = self.table
-        draft = table.empty()
-        place = {
-            (int(s), bool(w), -1 if w else int(a)): g
-            for g, (s, w, a) in enumerate(zip(table.storage, table.wraps, table.after, strict=True))
-        }
-        moves, drops = shares_by_gap(self.fluid, guide)
-        for (s, wraps, after, t), share in sorted(moves.items(), key=lambda item: -item[1]):
-            g = place.get((s, wraps, after))
-            tier = table.tier_index[self.fluid.names[t]]
-            if share >= least and g is not None and self._free_for(draft, g, tier):
-                draft.tier[g] = tier
-        self._take_reruns(draft, {key for key, share in drops.items() if share >= least})
-        self._move_kept(draft)
-        return draft
-
-    def _move_kept(self, draft: Draft) -> None:
-        """What chosen reruns keep past its last access leaves meanwhile."""
-        table = self.table
-        if table.kept.any() and draft.chosen.any():
-            best = np.argmin(self.costs.out + self.costs.back, axis=0)
-            draft.tier[table.kept] = best[table.kept]
-            table.settle(draft)
-
-    def _free_for(self, draft: Draft, g: int, tier: int) -> bool:
-        table = self.table
-        s = int(table.storage[g])
-        for h in range(int(table.first_gap[s]), int(table.first_gap[s + 1])):
-            if draft.tier[h] == STAYS:
-                continue
-            if draft.tier[h] != tier:
-                return False
-            if table.wraps[h] != table.wraps[g]:
-                inner = h if table.wraps[g] else g
-                if table.after[inner] < 0 or table.before[inner] >= self.problem.n:
-                    return False
-        return True
-
-    def _take_reruns(self, draft: Draft, wanted: set[tuple[int, int]]) -> None:
-        """The largest reruns of nothing but what is wanted away."""
-        table, program = self.table, self.problem.program
-        clash_at, clash = table.rerun_clashes
-        able = []
-        for r, rerun in enumerate(table.reruns):
-            useful = [program.size[s] for s, leave in rerun.drops if (s, self._last_access(s, leave)) in wanted]
-            if useful and sum(useful) >= 0.9 * sum(program.size[s] for s, _ in rerun.drops):
-                able.append((-sum(useful), int(table.rerun_ns[r] + table.kept_ns[r]), r))
-        shut: set[int] = set()
-        for _, _, r in sorted(able):
-            busy = any(
-                draft.tier[h] != STAYS
-                for s, _ in table.reruns[r].drops
-                for h in range(int(table.first_gap[s]), int(table.first_gap[s + 1]))
-            )
-            if r not in shut and not busy:
-                draft.chosen[r] = True
-                shut.update(clash[clash_at[r] : clash_at[r + 1]].tolist())
-
-    def _last_access(self, s: int, op: int) -> int:
-        touched = self.problem.accesses[s]
-        return touched[bisect_right(touched, op) - 1]
 
     def judged(self, draft: Draft, lead: float = 1.0, rounds: int = 4, costs: Costs | None = None) -> Found | None:
         """The draft timed by the usual time line, then by its own, while that helps; None where it does not run.
@@ -258,7 +161,7 @@ class Search:
         self.stage = "guided"
         for spare in SPARES:
             for guide in self.solution.guides:
-                kept = self.from_shares(guide, 0.5)
+                kept = rounded(self.table, self.fluid, guide, self.costs, 0.5)
                 for of, costs in self.tolls:
                     if of is guide:
                         self.completed(kept.copy(), costs, budget=int(self.problem.hbm_bytes * (1 - spare)))
@@ -519,46 +422,3 @@ class Search:
             near = np.abs(table.rerun_before[made] - center) + self.dice.random(len(made)) * n / 20
             draft.chosen[made[np.argsort(near)[: int(self.dice.integers(1, 4))]]] = False
             table.settle(draft)
-
-
-def shares_by_gap(
-    fluid: Fluid, guide: Guide
-) -> tuple[dict[tuple[int, bool, int, int], float], dict[tuple[int, int], float]]:
-    """The shares of a guide: of moves, by (storage, wraps, operator after which, tier); of drops, by
-    (storage, operator after which)."""
-    gaps = fluid.gaps
-    moves: dict[tuple[int, bool, int, int], float] = {}
-    drops: dict[tuple[int, int], float] = {}
-    taken: dict[int, float] = {}  # of a unit's members, how many have been given a journey
-    for share, options in guide.shares:
-        u = int(np.searchsorted(gaps.first_gap, options[0][0], side="right")) - 1
-        members = gaps.members[u]
-        first = taken.get(u, 0.0)
-        taken[u] = last = first + share * len(members)
-        for m in range(int(first), min(len(members), math.ceil(last - 1e-9))):
-            part = min(last, m + 1) - max(first, m)
-            for g, choice, t, _, _, _ in options:
-                row = int(members[m]) + g - int(gaps.first_gap[u])
-                s, wraps = int(gaps.row_storage[row]), int(gaps.kind[g]) in (WRAP_HEAD, WRAP_TAIL)
-                after = -1 if wraps else int(gaps.row_after[row])
-                if choice == DROP:
-                    drops[s, after] = drops.get((s, after), 0.0) + part
-                elif int(gaps.kind[g]) != WRAP_TAIL:  # counted with its head
-                    moves[s, wraps, after, t] = moves.get((s, wraps, after, t), 0.0) + part
-    return moves, drops
-
-
-def _least_between(prices: Floats, first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]) -> Floats:
-    """The least of prices[first .. last], element by element."""
-    levels = [prices]
-    while 2 ** len(levels) <= len(prices):
-        half = 2 ** (len(levels) - 1)
-        levels.append(np.minimum(levels[-1][:-half], levels[-1][half:]))
-    last = np.maximum(last, first)
-    level = np.floor(np.log2(last - first + 1)).astype(int)
-    found = np.empty(len(first))
-    for depth in np.unique(level).tolist():
-        here = level == depth
-        table = levels[depth]
-        found[here] = np.minimum(table[first[here]], table[last[here] - 2**depth + 1])
-    return found

@@ -29,7 +29,8 @@ from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
 from solver.residency.problem import Problem
 from solver.residency.rivals.registry import RIVALS
-from solver.residency.search import Search, shares_by_gap
+from solver.residency.rounding import shares_by_gap
+from solver.residency.search import Search
 from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
 from solver.residency.warm import warm
 from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit

@@ -16,7 +16,8 @@ from solver.residency.draft import Table
 from solver.residency.fluid import Fluid, Solution, solve_fluid
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.problem import Problem
-from solver.residency.search import Search, shares_by_gap
+from solver.residency.rounding import shares_by_gap
+from solver.residency.search import Search
 from solver.stop import BoundReached, Stop, WorkLimit
 from tests.solver.test_draft import random_draft, timed
 from tests.solver.test_residency import training_step
