@@ -30,7 +30,8 @@ from hyperopt.replay import replay
 from solver import Infeasible, Request, solve
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
-from solver.residency.fluid import Fluid, solve_fluid
+from solver.residency.columns import solve_fluid
+from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent
 from solver.residency.problem import Problem
 from solver.residency.solve import _offer_rule, _refine

@@ -3,7 +3,7 @@
 ::
 
     problem ─▶ candidates ─▶ rivals, small: exact
-            ─▶ axis, journeys ─▶ fluid: the bound, prices, guides
+            ─▶ axis, gaps, journeys ─▶ fluid ◀─▶ columns, master: the bound, prices, guides
                                    └─▶ search: draft ─▶ filling ─▶ clockwork ─▶ engine ─▶ incumbent ─▶ plan
                                                  ▲──────── what it waits for ───────┘   explain, infeasible, front
 """

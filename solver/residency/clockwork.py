@@ -14,8 +14,6 @@ last first, each as late as its consumer and the link allow, where memory (in ti
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numba
 import numpy as np
 
@@ -26,33 +24,21 @@ LEAD = 1.25
 """Copies back are given this many times their own duration where memory allows: measured times vary."""
 
 
-@dataclass(frozen=True)
-class Timing:
-    """What `plan_times` found: `held`, bytes of HBM in time at each operator; per gap of the draft the first operator
-    at whose start its block is free, `off`; per tier and operator, the queue of copies out when the operator ends and
-    how much earlier than its start a copy back has to end for the sake of others (ns)."""
-
-    held: Int64s
-    off: Int64s
-    out_queue: Int64s
-    in_queue: Int64s
-
-
 def plan_times(
     table: Table, draft: Draft, start: Int64s, end: Int64s, lead: float = LEAD, fixed: Bools | None = None
-) -> Timing:
+) -> None:
     """Positions for the draft's moves on the time line `start`, `end`; those of `fixed` gaps stay as they are."""
     problem = table.problem
     if fixed is None:
         fixed = np.zeros(table.count, dtype=np.bool_)
-    return Timing(*set_positions(
+    set_positions(
         problem.n, problem.hbm_bytes, problem.load, start, end, lead,
         table.storage, table.bytes, table.before, table.leave, table.latest, table.written, table.wraps, table.version,
         table.first_gap, table.next_departure, table.last_departure, table.next_arrival, table.last_arrival,
         table.roomy, table.duplex, table.out_ns, table.in_ns, table.by_leave, table.by_latest,
         table.size, table.parts, table.part_at, table.extra, table.rerun_before,
         draft.tier, draft.out, draft.back, draft.chosen, fixed,
-    ))  # fmt: skip
+    )  # fmt: skip
 
 
 @numba.njit(cache=True, nogil=True)
@@ -87,8 +73,6 @@ def set_positions(  # type: ignore[no-untyped-def]
                             due[g] = max(last_arrival[at], 0)
         peaks[at] = max(peaks[at], extra[r])
 
-    out_queue = np.zeros((tiers, n + 1), np.int64)
-    in_queue = np.zeros((tiers, n + 1), np.int64)
     link = np.zeros(tiers, np.int64)
     off = np.zeros(gaps, np.int64)  # the first operator at whose start the block is free
     for i in range(gaps):
@@ -121,7 +105,6 @@ def set_positions(  # type: ignore[no-untyped-def]
                 place = _last_ended(end, last_departure, final, leave[g], begin) if roomy[t] else leave[g]
             begin = max(begin, end[place])
             link[t] = begin + out_ns[t, g]
-            out_queue[t, leave[g]] = link[t]
             free = max(free, link[t])
         out[g] = place
         first = max(leave[g], place) + 1
@@ -156,7 +139,6 @@ def set_positions(  # type: ignore[no-untyped-def]
         finish = min(start[due[g]], link[t])
         duration = in_ns[t, g]
         link[t] = finish - duration
-        in_queue[t, due[g]] = link[t]
         # The last arrival whose issue is early enough for the copy to end in time.
         wanted = due[g]
         first = 0 if wraps[g] else leave[g] + 1
@@ -179,17 +161,6 @@ def set_positions(  # type: ignore[no-untyped-def]
         back[g] = place
         for k in range(place, due[g]):
             held[k] += size[g]
-    for t in range(tiers):
-        busy = 0
-        for k in range(n):
-            busy = max(busy, out_queue[t, k])
-            out_queue[t, k] = max(0, busy - end[k])
-        first = np.iinfo(np.int64).max
-        for k in range(n - 1, -1, -1):
-            if in_queue[t, k] > 0:
-                first = min(first, in_queue[t, k])
-            in_queue[t, k] = max(0, start[k] - first)
-    return held, off, out_queue, in_queue
 
 
 @numba.njit(cache=True, nogil=True)

@@ -84,7 +84,7 @@ class Table:
         self.usable = np.asarray([name in problem.tiers for name in names], dtype=np.bool_)
         self.roomy = np.asarray([name in problem.roomy and name in problem.tiers for name in names], dtype=np.bool_)
         self.room = np.asarray([problem.tier_bytes.get(name, 0) for name in names], dtype=np.int64)
-        self.by_leave = np.lexsort((self.storage, self.before, np.where(self.wraps > 0, self.leave, self.leave)))
+        self.by_leave = np.lexsort((self.storage, self.before, self.leave))
         self.by_latest = np.lexsort((self.storage, -self.latest))
         self._lay_out_reruns()
 
@@ -221,7 +221,7 @@ class Table:
         initial, initial_tier, events = write_events(
             self.problem.n, self.first_gap, self.after, self.before, self.leave, self.wraps, self.version,
             self.writer_at, self.writer, self.next_compute, self.last_access, self.stays,
-            self.usable, draft.tier, draft.out, draft.back,
+            draft.tier, draft.out, draft.back,
         )  # fmt: skip
         early = events[:, 1] == 0
         copies, late = events[early], events[~early]
@@ -295,7 +295,7 @@ def _last(places: list[int], n: int) -> Int64s:
 @numba.njit(cache=True, nogil=True)
 def write_events(  # type: ignore[no-untyped-def]
     n, first_gap, after, before, leave, wraps, version, writer_at, writer, next_compute, last_access, stays,
-    usable, tier, out, back,
+    tier, out, back,
 ):
     """Rows of (operator, 0 copy in / 1 copy out / 2 release / 3 release_host, storage, tier, rank) and the initial
     placements: `assemble`'s journeys, compiled."""

@@ -12,7 +12,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from solver.residency.clockwork import Timing
 from solver.residency.draft import Draft, Table
 from solver.residency.problem import Int64s
 
@@ -58,25 +57,6 @@ def in_time(table: Table, start: Int64s, end: Int64s) -> Spans:
     back = np.minimum(np.searchsorted(start, need - in_ns), table.latest)
     back = np.where(table.latest >= n, n, back)
     return Spans(np.minimum(first, n), np.where(table.wraps > 0, back, np.maximum(back, np.minimum(first, n))))
-
-
-def queued(table: Table, draft: Draft, timing: Timing, start: Int64s, end: Int64s) -> Spans:
-    """As `in_time`, behind the queues of the draft's own copies; what the draft moves, as it has been timed."""
-    n = table.problem.n
-    tier = np.where(draft.tier >= 0, draft.tier, int(np.flatnonzero(table.usable)[0]) if table.usable.any() else 0)
-    every = np.arange(table.count)
-    out_ns, in_ns = table.out_ns[tier, every], table.in_ns[tier, every]
-    leave, final = np.minimum(table.leave, n - 1), np.minimum(table.written, n - 1)
-    waits = np.where(table.unpaid, 0, out_ns + timing.out_queue[tier, final])
-    gone = np.maximum(end[leave], end[final] + waits)
-    first = np.maximum(np.searchsorted(start, gone), table.leave + 1)
-    latest = np.minimum(table.latest, n)
-    need = np.append(start, end.max(initial=0))[latest] - timing.in_queue[tier, latest]
-    back = np.where(table.latest >= n, n, np.minimum(np.searchsorted(start, need - in_ns), table.latest))
-    moved = draft.tier >= 0
-    first = np.minimum(np.where(moved, timing.off, first), n)
-    back = np.where(moved, np.minimum(draft.back, n), back)
-    return Spans(first, np.where(table.wraps > 0, back, np.maximum(back, first)))
 
 
 def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> bool:

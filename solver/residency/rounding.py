@@ -7,10 +7,11 @@ from bisect import bisect_right
 
 import numpy as np
 
+from solver.residency.columns import Guide
 from solver.residency.draft import STAYS, Draft, Table
 from solver.residency.filling import Costs
-from solver.residency.fluid import Fluid, Guide
-from solver.residency.journeys import DROP, WRAP_HEAD, WRAP_TAIL
+from solver.residency.fluid import Fluid
+from solver.residency.gaps import DROP, WRAP_HEAD, WRAP_TAIL
 
 
 def rounded(table: Table, fluid: Fluid, guide: Guide, costs: Costs, least: float) -> Draft:

@@ -20,9 +20,10 @@ from hyperopt.engine import Outcome, run
 from hyperopt.engine.kernel import FOR_COPY_IN
 from solver.residency.candidates import Decisions
 from solver.residency.clockwork import plan_times
+from solver.residency.columns import Solution
 from solver.residency.draft import STAYS, Draft, Table
-from solver.residency.filling import Costs, Spans, fill, in_time, listed, prune, queued
-from solver.residency.fluid import Fluid, Solution
+from solver.residency.filling import Costs, Spans, fill, in_time, listed, prune
+from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent
 from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
@@ -34,14 +35,14 @@ TOLLS = (0.03, 0.1, 0.3, 0.6, 1.2)
 """Nanoseconds that a nanosecond of link time is taken to cost beyond the bound's prices: whole copies that queue one
 after another need more room on the links than the fluid. Which toll serves best is learned in the search."""
 
-
 SPARES = (0.0, 0.04)
 """Parts of the budget that a first draft leaves free."""
 
-
 BISECTIONS = 16
+"""Of the budget, for the least that can be filled."""
 
 MOST_ROUNDS = 1 << 30
+"""Where a time limit ends the search, this does not."""
 
 NOISE = 0.4
 """Spread of the logarithm of the costs in a refill."""
@@ -50,6 +51,7 @@ HEAT = 0.02
 """A worse plan is taken on when it is worse by some of the distance to the bound: so much of it, on average."""
 
 PATIENCE = 200
+"""Rounds without a better plan after which the search goes back to the best."""
 
 SHIFTS = 0.35
 """Part of the rounds that only move copies."""
@@ -88,20 +90,12 @@ class Search:
         self.last: Outcome | None = None
         self.stage = "search"
 
-    def judged(self, draft: Draft, lead: float = 1.0, rounds: int = 4, costs: Costs | None = None) -> Found | None:
-        """The draft timed by the usual time line, then by its own, while that helps; None where it does not run.
-
-        With `costs`, more is moved where copies queue so long that HBM is too full in time.
-        """
+    def judged(self, draft: Draft, rounds: int = 4) -> Found | None:
+        """The draft timed by the usual time line, then by its own, while that helps; None where it does not run."""
         start, end = self.usual
         best: Found | None = None
         for _ in range(rounds):
-            timing = plan_times(self.table, draft, start, end, lead)
-            if costs is not None and int(timing.held.max()) > self.problem.hbm_bytes:
-                more = draft.copy()
-                if fill(self.table, more, costs, self.problem.hbm_bytes, queued(self.table, draft, timing, start, end)):
-                    draft = more
-                    plan_times(self.table, draft, start, end, lead)
+            plan_times(self.table, draft, start, end, 1.0)
             found = self.replayed(draft)
             if found is None:
                 break

@@ -20,11 +20,12 @@ from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import Decisions, Rerun, in_waits, reruns, reruns_for
+from solver.residency.columns import Guide, Solution, solve_fluid
 from solver.residency.document import bound_of, predicted
 from solver.residency.draft import Table
 from solver.residency.exact import TooLarge
 from solver.residency.explain import explain
-from solver.residency.fluid import Fluid, Guide, Solution, solve_fluid
+from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
 from solver.residency.problem import Problem

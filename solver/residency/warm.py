@@ -12,8 +12,9 @@ from hyperopt.plan import Budget
 from hyperopt.profile import Device, Links, Operator, Profile, Storage
 from solver.residency.axis import make_axis
 from solver.residency.candidates import reruns
+from solver.residency.columns import Solution
 from solver.residency.draft import Table
-from solver.residency.fluid import Fluid, Solution
+from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent
 from solver.residency.problem import Problem
 from solver.residency.search import Search

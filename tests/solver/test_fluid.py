@@ -12,8 +12,9 @@ from hyperopt.plan import Budget
 from hyperopt.profile import Device, Links, Operator, Profile, Storage, Tier, check
 from hyperopt.replay import replay
 from solver.residency.bound import memory_bound, step_bound_ns
+from solver.residency.columns import solve_fluid
 from solver.residency.exact import TooLarge, best_plan
-from solver.residency.fluid import PARTS, Fluid, Prices, solve_fluid
+from solver.residency.fluid import PARTS, Fluid, Prices
 from solver.residency.problem import Problem
 from tests.brute_force import TooMany, least_ns
 from tests.solver.test_residency import training_step

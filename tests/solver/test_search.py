@@ -12,8 +12,9 @@ from hyperopt.plan import Budget, Residency
 from hyperopt.replay import replay
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import reruns
+from solver.residency.columns import Solution, solve_fluid
 from solver.residency.draft import Table
-from solver.residency.fluid import Fluid, Solution, solve_fluid
+from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.problem import Problem
 from solver.residency.rounding import shares_by_gap

@@ -1,0 +1,157 @@
+"""Column generation for the fluid bound: the linear program asks at its prices, storages answer with journeys.
+
+::
+
+    master ──prices──▶ fluid.answer: a bound, and journeys ──columns──▶ master ...
+
+The bound is the best that any prices have proven; it holds wherever this stops.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solver.residency.fluid import PARTS, Fluid, Prices
+from solver.residency.master import TIME, Master, Option
+
+SMOOTHING = (1.0, 0.5, 0.2)
+"""Weights of the linear program's own prices, against the best known, at which journeys are asked for."""
+
+COARSE = 12
+"""Rows of the axis on which first prices are found: they start the search for those on the finer one."""
+
+SETTLED = 1e-3
+"""A guide is good enough when a round shortens it by less than this part."""
+
+SPEEDS = (0.8, 0.6)
+"""Of links, in guides beside the true one."""
+
+GUIDE_ROUNDS = 12
+"""Of column generation, for a guide."""
+
+
+@dataclass(frozen=True)
+class Guide:
+    """What the program would do with links of `speed` times their bandwidth: prices, and (share, journey) pairs.
+
+    Whole copies that queue do not use a link as fully as a fluid does; slower links make a guide that leaves room.
+    """
+
+    speed: float
+    prices: Prices
+    shares: list[tuple[float, list[Option]]]
+
+
+@dataclass
+class Solution:
+    """The proven bound (ns), the prices that prove it, and guides to plans."""
+
+    bound_ns: float
+    prices: Prices
+    guides: list[Guide] = field(default_factory=list)
+    rounds: int = 0
+    short_bytes: float = 0.0
+
+    @classmethod
+    def blank(cls, fluid: Fluid) -> Solution:
+        """What is known before anything is solved."""
+        prices = fluid.no_prices()
+        return cls(0.0, prices, [Guide(1.0, prices, [])])
+
+
+def solve_fluid(
+    fluid: Fluid,
+    seconds: float | None,
+    stopped: Callable[[], bool] = lambda: False,
+    tolerance: float = 5e-4,
+    rounds: int = 200,
+    guided: bool = True,
+) -> Solution:
+    """Column generation until the bound is within `tolerance` (relative) of the program's optimum, or time is up.
+
+    Prices are smoothed: those asked at lie between the best known and the linear program's, which converges in
+    fewer rounds.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    best_prices = fluid.no_prices()
+    best, found = fluid.answer(best_prices)
+    solution = Solution(best, best_prices)
+    master = Master(fluid)
+    if fluid.axis.rows > 2 * COARSE:
+        coarser = Fluid(fluid.problem, COARSE)
+        known = solve_fluid(coarser, None if seconds is None else seconds / 4, stopped, guided=False)
+        prices = fluid.from_coarser(coarser, known.prices)
+        bound, _ = fluid.answer(prices)
+        _, found = fluid.answer(prices, proof=False)
+        master.add(found, prices)
+        solution.bound_ns = known.bound_ns
+        if bound > solution.bound_ns:
+            solution.bound_ns, solution.prices = bound, prices
+        else:
+            solution.prices = prices
+    shares: list[tuple[float, list[Option]]] = []
+    for number in range(rounds):
+        left = None if deadline is None else deadline - time.monotonic()
+        if (left is not None and left <= 0) or stopped():
+            break
+        raw = master.solve(left)
+        if raw is None:
+            break
+        value = master.lp.Objective().Value() / TIME
+        solution.rounds = number + 1
+        shares = master.shares()
+        solution.short_bytes = sum(v.solution_value() for v in master.short) * master.unit
+        prices = fluid.feasible(raw)
+        added = 0
+        for weight in SMOOTHING:  # of the linear program's own prices
+            mixed = prices if weight == 1.0 else fluid.feasible(_mix(solution.prices, prices, weight))
+            bound, _ = fluid.answer(mixed)
+            _, found = fluid.answer(mixed, proof=False)
+            added += master.add(found, mixed)
+            if bound > solution.bound_ns:
+                solution.bound_ns, solution.prices = bound, mixed
+        if not added or value - solution.bound_ns <= tolerance * value:
+            break
+    if guided:
+        solution.guides.append(Guide(1.0, solution.prices, shares))
+    if shares and guided:
+        for speed in SPEEDS:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                break
+            guide = _guide(fluid, master, speed, left)
+            if guide is not None:
+                solution.guides.append(guide)
+    return solution
+
+
+def _guide(fluid: Fluid, master: Master, speed: float, seconds: float | None) -> Guide | None:
+    deadline = None if seconds is None else time.monotonic() + seconds / 2
+    master.set_speed(speed)
+    prices: Prices | None = None
+    value = np.inf
+    for _ in range(GUIDE_ROUNDS):
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            break
+        raw = master.solve(left)
+        if raw is None:
+            break
+        prices = Prices(*(np.maximum(getattr(raw, name), 0) for name in PARTS))
+        before, value = value, master.lp.Objective().Value()
+        _, found = fluid.answer(prices, proof=False)
+        if value > before * (1 - SETTLED) or not master.add(found, prices):
+            break
+    if prices is None or not master.lightest(value * 1.002, None if seconds is None else seconds / 2):
+        return None
+    shares = master.shares()
+    master.shortest()
+    return Guide(speed, prices, shares)
+
+
+def _mix(a: Prices, b: Prices, weight: float) -> Prices:
+    return Prices(*((1 - weight) * getattr(a, name) + weight * getattr(b, name) for name in PARTS))
