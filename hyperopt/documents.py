@@ -233,6 +233,11 @@ def write(document: msgspec.Struct, path: Path) -> None:
         data = packer.compress(data) + packer.flush()
     elif path.suffix == ".zst":
         data = zstandard.ZstdCompressor().compress(data)
+    write_bytes(data, path)
+
+
+def write_bytes(data: bytes, path: Path) -> None:
+    """As `write`, of bytes as they are."""
     if path.exists() and (not path.is_file() or path.absolute().parts[:2] in _DEVICES):
         with path.open("wb") as special:
             special.write(data)

@@ -55,7 +55,7 @@ def occupancy(profile: Profile, plan: Plan | None = None, hbm_bytes: int | None 
     plan = plan or EMPTY
     limit = hbm_bytes if hbm_bytes is not None else plan.budget.hbm_bytes
     script = write_script(profile, plan, limit)
-    clock = _Recorder(profile, script, limit)
+    clock = Recorder(profile, script, limit)
     clock.run(script)
     return clock.occupancy()
 
@@ -73,7 +73,7 @@ class _Note:
     end: int | None = None
 
 
-class _Recorder(Clock):
+class Recorder(Clock):
     """The replay's clock, with a note of every block.
 
     A release is noted when it is ordered, and so before every allocation that it makes room for: sorted by time

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from hyperopt.cli.files import INFEASIBLE, MOST_BYTES, MOST_SEED, STANDARD_OUTPUT, AsJson, check_output, say
-from hyperopt.documents import DocumentError
+from hyperopt.documents import DocumentError, write_bytes
 
 NOT_FOUND = 4
 
@@ -48,7 +48,7 @@ def allocate(
     except AddressError as error:
         raise DocumentError(f"{buffers}: column {error.field}, {error.place}", error.problem, error.remedy) from error
     if found.fits:
-        _write(given.with_offsets(found.offsets), output)
+        write_bytes(given.with_offsets(found.offsets), output)
     met = "proven" if found.proven else "feasible"
     status = met if found.fits else "impossible" if found.impossible else "not found"
     summary = {
@@ -80,15 +80,3 @@ def allocate(
     )
     say(f"the buffers do not fit {capacity} bytes: {why}; nothing was written")
     return INFEASIBLE if found.impossible else NOT_FOUND
-
-
-def _write(data: bytes, path: Path) -> None:
-    """Beside its place and moved there: nobody reads half a table. Devices and pipes are written to as they are."""
-    if path in STANDARD_OUTPUT or (path.exists() and not path.is_file()):
-        with path.open("wb") as special:
-            special.write(data)
-        return
-    path = path.resolve()
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hyperopt.occupancy import _Recorder
+from hyperopt.occupancy import Recorder
 from hyperopt.plan import EMPTY, Plan
 from hyperopt.profile import Profile
 from hyperopt.script import write_script
@@ -29,7 +29,7 @@ def buffers_of(
     plan = plan or EMPTY
     limit = hbm_bytes if hbm_bytes is not None else plan.budget.hbm_bytes
     script = write_script(profile, plan, limit)
-    recorder = _Recorder(profile, script, limit)  # `occupancy` tells only the blocks at the peak
+    recorder = Recorder(profile, script, limit)  # `occupancy` tells only the blocks at the peak
     recorder.run(script)
     held = [note for note in recorder.notes if note.bytes]
     ends = [(n.end, n.given, i) for i, n in enumerate(held) if n.end is not None and n.given is not None]
