@@ -27,9 +27,13 @@ from profiler.capture.graph import anatomy_of
 from profiler.capture.lifetimes import hold_dead_blocks
 from profiler.capture.machine import host_bytes, measured_links
 from profiler.capture.observation import Observation, observe, tensors_in
-from profiler.capture.program import Known, Program, assemble
+from profiler.capture.program import Block, Known, Program, assemble
 from profiler.capture.recording import CaptureError, record_steps
 from profiler.capture.timing import Times, same_kernels
+
+ARENA_GAP = 4 << 30
+"""Two blocks farther apart are of different regions of the address space: the CPU pool asks the system for 1 GiB
+or one block at a time, whichever is more."""
 
 ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")
 
@@ -73,7 +77,7 @@ def capture_pynative(
 
     program = assemble(observation[0], observed.kernels, _known(step, args, net))
     used_before = int(statistics.median(record.used_before for record in recorded))
-    outside = _outside_pool(program, used_before)
+    outside = outside_pool(program, used_before)
     base = _base_bytes(program, used_before, outside)
     hold_dead_blocks(program, recorded, base)
     times = Times.of(recorded, statistics.median(plain) * 1e6)
@@ -132,25 +136,48 @@ def _seconds(run: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def _outside_pool(program: Program, used_before: int) -> tuple[Kind, ...]:
+def outside_pool(program: Program, used_before: int) -> tuple[Kind, ...]:
     """Kinds of storages that the pool's record does not count: `Tensor(array)` keeps numpy's memory, so parameters
-    that were never assigned to stay where numpy put them. The pool's blocks are those between the lowest and
-    the highest address that an operator of the step got from it; small blocks of numpy's may lie there too, which
-    shows where more is there than the pool has in use when a step begins (``used_before``)."""
-    made = [block.address for block in program.blocks if block.origin == "made"]
-    low, high = min(made, default=0), max(made, default=0)
+    that were never assigned to stay where numpy put them. The pool's blocks are those that lie in one of its
+    `_arenas`; small blocks of numpy's may lie there too, which shows where more is there than the pool has in use
+    when a step begins (``used_before``)."""
+    arenas = _arenas([block for block in program.blocks if block.origin == "made"])
     resident: Counter[str] = Counter()
     outside: Counter[str] = Counter()
     for block in program.blocks:
         if block.origin != "made":
             resident[block.origin] += block.bytes
-            outside[block.origin] += 0 if low <= block.address <= high else block.bytes
+            inside = any(low <= block.address <= high for low, high in arenas)
+            outside[block.origin] += 0 if inside else block.bytes
     found = {kind for kind in resident if 2 * outside[kind] > resident[kind]}
     suspects: tuple[Kind, ...] = ("optimizer_state", "parameter", "input", "other")
     for kind in suspects:
         if sum(size for k, size in resident.items() if k not in found) > used_before:
             found.add(kind)
     return tuple(kind for kind in suspects if kind in found and resident[kind])
+
+
+def _arenas(made: list[Block]) -> list[tuple[int, int]]:
+    """Lowest and highest address of the step's own blocks in each region that the pool got from the system. A few
+    tensors of a step are numpy's too (Python scalars), in the heap and terabytes away: a region counts where at
+    least a twentieth of the bytes lie.
+
+    ::
+
+        heap  . .                          arena  |||||||||||||||||||||    arena  ||||||||
+              scalars and parameters              ^ low               ^ high
+    """
+    regions: list[list[Block]] = []
+    for block in sorted(made, key=lambda block: block.address):
+        if not regions or block.address - regions[-1][-1].address > ARENA_GAP:
+            regions.append([])
+        regions[-1].append(block)
+    total = sum(block.bytes for block in made)
+    return [
+        (region[0].address, region[-1].address)
+        for region in regions
+        if 20 * sum(block.bytes for block in region) >= total
+    ]
 
 
 def _base_bytes(program: Program, used_before: int, outside: tuple[Kind, ...]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import msgspec
 import pytest
@@ -15,7 +16,8 @@ from profiler.apply.log import ActionRecord, CopyBack, ExecutionLog
 from profiler.apply.schedule import as_issued, schedule
 from profiler.capture.lifetimes import hold_dead_blocks, lengthened
 from profiler.capture.observation import Call, Load, Observation, Save, TensorRef
-from profiler.capture.program import Known, assemble
+from profiler.capture.program import Block, Known, Program, assemble
+from profiler.capture.pynative import outside_pool
 from profiler.capture.recording import CaptureError, Kernel, StepRecord
 from profiler.capture.timing import Times, same_kernels
 from profiler.read.cpu_profiler import MemoryRecord
@@ -230,3 +232,18 @@ def test_the_log_counts_what_was_done_and_goes_out_as_json() -> None:
     assert document["summary"]["actions_done"] == 1
     assert document["summary"]["issued_ahead"] == document["summary"]["copies_back"] == 1
     assert [a.kind for a in log.not_carried_out] == ["copy_in"]
+
+
+def test_what_lies_in_the_heap_is_outside_the_pool_even_where_the_step_made_a_scalar_there() -> None:
+    """As seen on Linux: the pool's arena at 7f.., parameters in the heap at 55.., and a Python scalar on each side of
+    them. What the pool has in use when the step begins (here 1 MB, kept by the framework) does not show it."""
+    made = [
+        Block(0, 4, "made", "scalar", 0x55E0_0000_0000),
+        Block(1, 4, "made", "scalar", 0x55E0_0800_0000),
+        Block(2, 20 << 20, "made", "scores", 0x7F92_3ADF_F000),
+        Block(3, 4 << 20, "made", "logits", 0x7F92_42D2_BC10),
+    ]
+    parameters = [Block(4, 400_000, "parameter", "weight", 0x55E0_0400_0000)]
+    assert outside_pool(Program([], made + parameters, 0, Counter()), used_before=1_000_000) == ("parameter",)
+    parameters[0].address = 0x7F92_4000_0000
+    assert outside_pool(Program([], made + parameters, 0, Counter()), used_before=1_000_000) == ()
