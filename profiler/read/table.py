@@ -1,0 +1,136 @@
+"""CSV files of profilers: columns by name, rows that do not fit dropped and named, digits kept.
+
+These files are written by many versions of many tools. Tabs stand inside time fields, line ends are mixed, rows end
+with a comma or lack a field, new columns appear. So: every cell is read as text, stripped, and converted by the
+caller with the functions here, which keep all digits::
+
+    "1764246877073569.640\t"  --nanoseconds-->  1764246877073569640      (a double would keep 0.25 us)
+    "16384.5"                 --scaled(1024)->  16777728
+
+Polars streams the file; only the columns that are asked for are held in memory.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from profiler.read.findings import KEPT_PLACES, Findings, UnreadableError
+
+NOTHING = ("", "N/A", "NA", "NULL", "null", "None", "nan", "NaN")
+"""Cells that mean "no value"."""
+
+MAX_LINE = 64 << 20
+"""Bytes. A longer line is no row of a table but an attack or another format."""
+
+LINE = "line"
+"""Column of `read_table`: the row's line in its file, counted from 1; the header is line 1."""
+
+
+def read_table(
+    path: Path, columns: Mapping[str, Sequence[str]], findings: Findings, *, need: Sequence[str] = ()
+) -> pl.DataFrame:
+    """Rows of the CSV file at `path`, as stripped text (null where a cell says nothing).
+
+    `columns`: name in the result -> the names it has had in files; the first one present is taken, and a column
+    that is in no file is all null. `need`: results without which the file is of no use (`UnreadableError`).
+    Besides them there is `LINE`. Rows with another number of fields than the header, or with an open quote, are
+    dropped and told to `findings`. An empty file has no rows.
+    """
+    header = _header(path)
+    if header is None:
+        findings.warn(f"{findings.name(path)} is empty")
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.String) | {LINE: pl.Int64})
+    present = {name: next((c for c in names if c in header), None) for name, names in columns.items()}
+    if lost := [name for name in need if present[name] is None]:
+        wanted = ", ".join("/".join(columns[name]) for name in lost)
+        raise UnreadableError(f"{findings.name(path)} has no column {wanted}: its header is {','.join(header)[:300]!r}")
+    source, lines = _well_formed(path, len(header), findings)
+    frame = pl.scan_csv(
+        source,
+        has_header=False,
+        skip_rows=1,
+        infer_schema=False,
+        new_columns=[f"{number}" for number in range(len(header))],
+        encoding="utf8-lossy",
+        empty_string_is_null=True,
+    )
+    picked = [
+        _cell(f"{header.index(column)}").alias(name) if column is not None else pl.lit(None, pl.String).alias(name)
+        for name, column in present.items()
+    ]
+    rows = frame.select(*picked).collect(engine="streaming")
+    return rows.with_columns(lines.alias(LINE) if lines is not None else pl.int_range(2, rows.height + 2).alias(LINE))
+
+
+def nanoseconds(column: str, per_unit: int = 1000) -> pl.Expr:
+    """Integer nanoseconds of a text column of decimal numbers in units of `per_unit` ns (microseconds as default);
+    null where it is no number. Exact up to three decimals of a microsecond."""
+    return (pl.col(column).cast(pl.Decimal(38, 6), strict=False) * per_unit).round(0).cast(pl.Int64, strict=False)
+
+
+def scaled(column: str, unit: int) -> pl.Expr:
+    """Integer bytes of a text column of decimal numbers in units of `unit` bytes; null where it is no number or
+    more than a profile can hold (2^53)."""
+    exact = (pl.col(column).cast(pl.Decimal(38, 11), strict=False) * unit).round(0).cast(pl.Int64, strict=False)
+    return pl.when(exact.abs() <= 2**53).then(exact)
+
+
+def _cell(column: str) -> pl.Expr:
+    text = pl.col(column).str.strip_chars(" \t\r\n")
+    return pl.when(~text.is_in(NOTHING)).then(text)
+
+
+def _header(path: Path) -> list[str] | None:
+    """Names of the columns; the empty one behind a trailing comma is kept, as rows have it too."""
+    with path.open("rb") as file:
+        first = file.readline(MAX_LINE + 1)
+    if len(first) > MAX_LINE:
+        raise UnreadableError(f"{path.name} has a first line of more than {MAX_LINE >> 20} MiB: it is no table")
+    text = first.decode("utf-8-sig", "replace").strip("\r\n")
+    if not text.strip():
+        return None
+    return [name.strip().strip('"').strip() for name in text.split(",")]
+
+
+def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io.BytesIO, pl.Series | None]:
+    """The file itself where all its rows have `fields` fields; else its good rows, and their lines."""
+    raw = pl.scan_csv(
+        path,
+        has_header=False,
+        separator="\x01",
+        quote_char=None,
+        infer_schema=False,
+        new_columns=["text"],
+        encoding="utf8-lossy",
+        empty_string_is_null=False,
+        truncate_ragged_lines=True,
+    )
+    quotes = pl.col("text").str.count_matches('"', literal=True)
+    bare = pl.when(quotes > 0).then(pl.col("text").str.replace_all('"[^"]*"', "")).otherwise(pl.col("text"))
+    commas = bare.str.count_matches(",", literal=True)
+    shape = raw.select(
+        good=(commas == fields - 1) & (quotes % 2 == 0), blank=pl.col("text").str.strip_chars() == ""
+    ).collect(engine="streaming")
+    if shape["good"].all():
+        return path, None
+    kept = shape.with_row_index("row", 1)
+    bad = kept.filter(~pl.col("good") & ~pl.col("blank") & (pl.col("row") > 1))["row"]
+    findings.drop(
+        path, f"rows without exactly {fields} fields", bad.len(), tuple(int(n) for n in bad.head(KEPT_PLACES))
+    )
+    text = raw.with_row_index("row", 1).filter(pl.Series(shape["good"])).select("text", "row").collect()
+    body = io.BytesIO("\n".join(text["text"]).encode())
+    return body, text["row"].slice(1).cast(pl.Int64)
+
+
+def without(rows: pl.DataFrame, bad: pl.Expr, path: Path, why: str, findings: Findings) -> pl.DataFrame:
+    """The rows where `bad` is not true; those where it is are told to `findings` by their lines."""
+    found = rows.filter(bad)
+    if not found.height:
+        return rows
+    findings.drop(path, why, found.height, tuple(found[LINE].head(KEPT_PLACES).to_list()))
+    return rows.filter(bad.fill_null(False).not_())
