@@ -40,6 +40,11 @@ class Findings:
     units: list[str] = field(default_factory=list)
     """Figures whose unit is not what their file says, and what was done."""
     dropped: list[Dropped] = field(default_factory=list)
+    computing_us: float | None = None
+    """Time of the step in which the device computes, as the source itself gives it: known of some ranks that have no
+    profile, and ranks and stages are compared by it."""
+    stage: int | None = None
+    """Pipeline stage, where the source says it."""
 
     def warn(self, text: str) -> None:
         if text not in self.warnings:
