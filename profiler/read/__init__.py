@@ -1,0 +1,40 @@
+"""Profiles that other tools have written -> `hyperopt.profile/1`, one document a rank, and a manifest of what was done.
+
+    archive.py      a zip or tar, unpacked safely          recognise.py  which ranks lie where, and of which kind
+    sources.py      the kinds, each a module with SOURCE   ranks.py      what such a source is
+    findings.py     what a reader dropped or converted     manifest.py   the answer, rank by rank
+
+    a folder, file or archive ─▶ ranks ─▶ read one after the other ─▶ rank_N.json.gz, manifest
+
+One rank is in memory at a time, and one that cannot be read does not sink the others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from profiler.read.archive import LIMITS, Limits, is_archive, unpacked
+from profiler.read.findings import UnreadableError
+from profiler.read.manifest import Manifest
+from profiler.read.reading import read_folder
+from profiler.read.sources import all_sources
+
+__all__ = ["LIMITS", "Limits", "Manifest", "UnreadableError", "read"]
+
+
+def read(path: Path, output: Path | None = None, *, limits: Limits = LIMITS, name: str | None = None) -> Manifest:
+    """Reads every rank at `path`, a folder, a file or an archive of them, and writes its profile to
+    `output`/``rank_N.json.gz`` (None: nothing is written). The folder is made if it is not there.
+
+    `limits`: of what an archive may unpack to. `name`: of the run, for profiles that name none; None: the path's.
+
+    Raises `UnreadableError` where there is nothing at the path, or an archive that cannot be unpacked. What cannot be
+    recognised or read besides is told in the manifest.
+    """
+    if not path.exists():
+        raise UnreadableError(f"there is no file or folder {path}")
+    name = name or path.resolve().name.partition(".")[0]
+    if path.is_file() and is_archive(path):
+        with unpacked(path, limits) as folder:
+            return read_folder(folder, output, str(path), name, all_sources())
+    return read_folder(path, output, str(path), name, all_sources())

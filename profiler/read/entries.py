@@ -1,0 +1,131 @@
+"""Entries of the manifest: a profile's own figures beside what replaying it gives, and what that explains."""
+
+from __future__ import annotations
+
+from hyperopt.occupancy import occupancy
+from hyperopt.profile import COMPUTE, IDLE, Profile
+from hyperopt.replay import Timeline, replay
+from profiler.peaks import excluded_bytes
+from profiler.read.findings import Findings
+from profiler.read.manifest import Coverage, DroppedRows, Rank
+
+STEP_TOLERANCE = 0.01
+"""Replay without a plan gives the measured step within this (docs/reference/documents.md)."""
+
+
+def accepted(number: int, kind: str, path: str, file: str | None, profile: Profile, findings: Findings) -> Rank:
+    """The entry of a rank with a profile, which was written to `file`.
+
+    Raises `legality.IllegalPlan` where the profile is no step that can be replayed.
+    """
+    timeline, measured = replay(profile), profile.measured
+    peak = None if profile.timing_only else timeline.peak_bytes
+    step_us = (measured.step_us or None) if measured else None
+    peak_bytes = (measured.peak_bytes or None) if measured else None
+    warnings = [*findings.warnings]
+    if step_us is not None and abs(timeline.step_us - step_us) > STEP_TOLERANCE * step_us:
+        warnings.append(f"replayed, the step takes {timeline.step_us:.1f} us; measured were {step_us:.1f}")
+    if peak is not None and peak_bytes is not None and peak != (comparable := peak_bytes + excluded_bytes(profile)):
+        warnings.append(f"replayed, the peak is {peak} bytes; measured were {comparable}")
+    return Rank(
+        rank=number,
+        status="degraded" if findings.missing else "accepted",
+        reason=clean("; ".join(findings.missing)),
+        kind=kind,
+        path=path,
+        file=file,
+        stage=_stage(profile, findings),
+        operators=len(profile.operators),
+        storages=len(profile.storages),
+        timing_only=profile.timing_only,
+        peak_bytes=peak_bytes,
+        replayed_peak_bytes=peak,
+        base_bytes=None if profile.timing_only else profile.device.base_bytes,
+        reserved_bytes=(measured.reserved_bytes or None) if measured else None,
+        external_bytes=(measured.external_bytes or None) if measured else None,
+        step_us=step_us,
+        step_us_spread=measured.step_us_spread if measured and step_us is not None else None,
+        replayed_step_us=timeline.step_us,
+        computing_us=_computing_us(profile, findings),
+        coverage=coverage(profile, timeline),
+        program_digest=profile.program_digest,
+        warnings=tuple(clean(text) for text in warnings),
+        dropped=dropped(findings),
+        units=tuple(clean(text) for text in findings.units),
+        notes=tuple(clean(text) for text in profile.run.notes),
+    )
+
+
+def refused(number: int, kind: str, path: str, reason: str, findings: Findings) -> Rank:
+    """The entry of a rank without a profile; its computing time may be known all the same."""
+    return Rank(
+        rank=number,
+        status="refused",
+        reason=clean(reason),
+        kind=kind,
+        path=path,
+        stage=findings.stage,
+        computing_us=findings.computing_us,
+        warnings=tuple(clean(text) for text in findings.warnings),
+        dropped=dropped(findings),
+        units=tuple(clean(text) for text in findings.units),
+    )
+
+
+def dropped(findings: Findings) -> tuple[DroppedRows, ...]:
+    return tuple(
+        DroppedRows(file=clean(d.file), why=clean(d.why), rows=d.rows, lines=d.lines) for d in findings.dropped
+    )
+
+
+def clean(text: str) -> str:
+    """Text that JSON can hold: names of files may be no UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def coverage(profile: Profile, timeline: Timeline) -> Coverage:
+    """What operators explain of the measured step, where there is one, and storages of the replayed peak."""
+    step_ns = round(profile.measured.step_us * 1000) if profile.measured else 0
+    step = _busy_ns(profile, timeline) / (step_ns or timeline.step_ns) if timeline.step_ns else None
+    step = None if step is None else round(min(step, 1.0), 6)
+    if profile.timing_only or not timeline.peak_bytes:
+        return Coverage(step=step)
+    held = occupancy(profile)
+    storages = sum(block.bytes for block in held.at_peak if block.storage is not None)
+    workspace = sum(block.bytes for block in held.at_peak if block.storage is None)
+    return Coverage(
+        step=step,
+        peak=round(storages / held.peak_bytes, 6),
+        workspace=round(workspace / held.peak_bytes, 6),
+        base=round(held.base_bytes / held.peak_bytes, 6),
+    )
+
+
+def _busy_ns(profile: Profile, timeline: Timeline) -> int:
+    """Nanoseconds of the replayed step in which an operator runs on any stream; idle time is none."""
+    spans = sorted(
+        (start, end)
+        for operator, start, end in zip(profile.operators, timeline.start, timeline.end, strict=True)
+        if operator.type != IDLE
+    )
+    busy = until = 0
+    for start, end in spans:
+        if end > until:
+            busy += end - max(start, until)
+            until = end
+    return busy
+
+
+def _computing_us(profile: Profile, findings: Findings) -> float | None:
+    """The source's own figure, else the sum over the compute stream, where one operator runs at a time."""
+    if findings.computing_us is not None:
+        return findings.computing_us
+    return sum(o.duration_us for o in profile.operators if o.stream == COMPUTE and o.type != IDLE)
+
+
+def _stage(profile: Profile, findings: Findings) -> int | None:
+    """The stage that the source says, else that of the operators, where all that have one agree."""
+    if findings.stage is not None:
+        return findings.stage
+    stages = {operator.stage for operator in profile.operators if operator.stage is not None}
+    return stages.pop() if len(stages) == 1 else None
