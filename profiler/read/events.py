@@ -34,10 +34,10 @@ KERNELS = {
 BLOCKS = {
     "name": pl.String,  # who asked for it: an operator of the framework
     "bytes": pl.Int64,
-    "allocated": pl.Int64,  # ns, on the host
+    "allocated": pl.Int64,  # ns, on the host; null: before what was recorded
     "freed": pl.Int64,  # null: not within what was recorded
 }
-"""Columns of `Events.blocks`; one row per allocation, in order of allocation."""
+"""Columns of `Events.blocks`; one row per allocation, in any order."""
 
 
 @dataclass(frozen=True)

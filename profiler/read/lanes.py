@@ -1,0 +1,82 @@
+"""Kernels of a step -> operators in order of start, on streams that never overlap themselves, with idle time between.
+
+::
+
+    kernels       ====A====   ==B==        ===C===             of the compute stream
+                        ~~~~hcom~~~~~                          of another
+    operators     A   idle B  hcom    idle   C        idle     = the measured step, in replay
+
+Replay starts operators in listed order as soon as it may: other streams never start later than they did, and the
+compute stream with its idle time is the step. Idle shorter than a ten-thousandth of the step is gathered into the
+next idle operator; so times in between are off by that at most. Times are integer ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from hyperopt.profile import COMPUTE
+
+IDLE_SHARE = 10_000
+
+
+@dataclass(frozen=True)
+class Lane:
+    """`kernel`: row of the kernels' table, or -1 for idle time. Times in ns."""
+
+    kernel: int
+    stream: str
+    start: int
+    duration: int
+
+
+def lanes(kernels: pl.DataFrame, start: int, step_ns: int) -> list[Lane]:
+    """All kernels, in order of start, with the compute stream filled with idle time from `start` on for `step_ns`.
+
+    The compute stream is the one that works most of those that do not communicate. Kernels that overlap the one
+    before on their stream go to one beside it, "NAME-2" and so on.
+    """
+    names = _streams(kernels)
+    begins, durations = kernels["start"].to_list(), kernels["duration"].to_list()
+    free: dict[str, int] = {}
+    least = max(step_ns // IDLE_SHARE, 1)
+    listed: list[Lane] = []
+    done, waiting = start, 0
+    for row, (name, begin, duration) in enumerate(zip(names, begins, durations, strict=True)):
+        stream, beside = name, 2
+        while free.get(stream, begin) > begin:
+            stream, beside = f"{name}-{beside}", beside + 1
+        free[stream] = begin + duration
+        if stream == COMPUTE:
+            waiting += max(begin - done, 0)
+            if waiting >= least:
+                listed.append(Lane(-1, COMPUTE, done, waiting))
+                waiting = 0
+            done = begin + duration
+        listed.append(Lane(row, stream, begin, duration))
+    rest = waiting + start + step_ns - done
+    if rest > 0:
+        listed.append(Lane(-1, COMPUTE, done, rest))
+    # Idle time begins where the kernel before ended: before all that starts while it lasts.
+    return sorted(listed, key=lambda lane: (lane.start, lane.kernel >= 0))
+
+
+def _streams(kernels: pl.DataFrame) -> list[str]:
+    raw = kernels["stream"].fill_null(COMPUTE)
+    work = kernels.select(raw.alias("stream"), "duration").group_by("stream").agg(pl.col("duration").sum())
+    work = work.filter(pl.col("stream") != "communication").sort("duration", "stream", descending=[True, False])
+    main = work["stream"][0] if work.height else COMPUTE
+    return [COMPUTE if name == main else name if name == "communication" else f"stream-{name}" for name in raw]
+
+
+def busy_ns(kernels: pl.DataFrame) -> int:
+    """Time in which at least one of the kernels runs."""
+    if not kernels.height:
+        return 0
+    begins = kernels["start"].to_numpy()
+    ends = np.maximum.accumulate(begins + kernels["duration"].to_numpy())
+    before = np.concatenate([begins[:1], ends[:-1]])
+    return int(np.sum(np.maximum(ends - np.maximum(begins, before), 0)))
