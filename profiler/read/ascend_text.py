@@ -18,23 +18,21 @@ are 1000 KiB; times are microseconds. Facts: PROFILE_FORMATS, A.2 to A.6.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from hyperopt.profile import Profile
-from profiler.read.events import KERNELS, Events, Memory, Origin, Step, no_blocks, no_kernels
+from profiler.read.ascend_folder import OUTPUT, StepTimes, infos, origin_of, rank_of, steps_of
+from profiler.read.events import KERNELS, Events, Memory, no_blocks, no_kernels
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.join import profile_of
 from profiler.read.pools import Pool, memory_of, pools_of
 from profiler.read.ranks import RankFiles, Source
 from profiler.read.table import LINE, nanoseconds, read_table, scaled, without
 
-OUTPUT = "ASCEND_PROFILER_OUTPUT"
 PATTERNS = {
     "kernels": r"kernel_details\.csv|op_summary.*\.csv",
     "blocks": r"operator_memory.*\.csv",
@@ -42,7 +40,6 @@ PATTERNS = {
     "modules": r"npu_module_mem.*\.csv",
     "steps": r"step_trace_time\.csv",
 }
-MAX_JSON = 16 << 20
 KIB, MIB = 1 << 10, 1 << 20
 
 COMMUNICATION = ("COMMUNICATION", "HCCL")
@@ -83,10 +80,17 @@ STEP_COLUMNS = {
 
 
 def find(path: Path) -> list[RankFiles]:
-    """The one rank at this folder, if it is a profiler's folder or the output folder in it."""
-    if not path.is_dir() or (path.name == OUTPUT and _holds_output(path.parent)):
+    """The one rank at this folder, if it is a profiler's folder or its output; or in this file, if it is a table that
+    lies loose among other folders."""
+    if path.is_file():
+        loose = any(re.fullmatch(PATTERNS[kind], path.name) for kind in ("kernels", "blocks", "record"))
+        return [RankFiles(path, rank_of(path.parent))] if loose else []
+    if not path.is_dir() or not _holds(path):
         return []
-    return [RankFiles(path, _rank(path))] if _holds_output(path) else []
+    marked = (path / OUTPUT).is_dir() or bool(infos(path)) or path.name == OUTPUT
+    if not marked and any(entry.is_dir() and _holds(entry) for entry in path.iterdir()):
+        return []
+    return [RankFiles(path, rank_of(path.parent if path.name == OUTPUT else path))]
 
 
 def read(files: RankFiles, findings: Findings) -> Profile:
@@ -99,14 +103,24 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     pools, mindspore = _blocks(found["blocks"], findings)
     memory = _memory(found, pools, mindspore, findings)
     if not kernels.height and memory.peak_bytes is None:
-        had = ", ".join(sorted(p.name for p in _output(files.path).iterdir())[:8])
-        raise UnreadableError(
-            f"no kernels (kernel_details.csv) and no memory (operator_memory.csv, memory_record.csv): only {had}; "
-            "profile this rank too, or leave it out"
-        )
+        raise UnreadableError(_nothing_in(files.path, found))
     blocks = pl.concat([pool.blocks for pool in pools]).sort("allocated") if pools else no_blocks()
-    steps = _steps(kernels, times)
-    return profile_of(Events(_origin(files, mindspore), kernels, blocks, memory, steps), findings)
+    folder = files.path.parent if files.path.is_file() or files.path.name == OUTPUT else files.path
+    origin = origin_of(folder, files.rank, mindspore=mindspore)
+    return profile_of(Events(origin, kernels, blocks, memory, steps_of(kernels, times)), findings)
+
+
+def _nothing_in(path: Path, found: Mapping[str, list[Path]]) -> str:
+    tables = [file for kind in ("kernels", "blocks", "record") for file in found[kind]]
+    if tables and not any(file.stat().st_size for file in tables):
+        return f"all tables are empty ({', '.join(file.name for file in tables[:4])}, ...): export the profile again"
+    if tables:
+        return f"no row of {', '.join(file.name for file in tables[:4])} can be used"
+    had = ", ".join(sorted(p.name for p in _output(path).iterdir())[:8])
+    return (
+        f"no kernels (kernel_details.csv) and no memory (operator_memory.csv, memory_record.csv), only {had}: profile "
+        "this rank with kernels and memory"
+    )
 
 
 SOURCE = Source("ascend", "Ascend profiler folder as text (torch_npu, MindSpore, msprof)", find, read)
@@ -117,63 +131,14 @@ def _output(path: Path) -> Path:
     return inner if inner.is_dir() else path
 
 
-def _holds_output(path: Path) -> bool:
-    return any(any(paths) for paths in _tables(path).values())
+def _holds(path: Path) -> bool:
+    return any(_tables(path).values())
 
 
 def _tables(path: Path) -> dict[str, list[Path]]:
     """The files of each kind: several where msprof wrote its output in slices."""
-    names = sorted(p for p in _output(path).iterdir() if p.is_file())
-    return {kind: [p for p in names if re.fullmatch(pattern, p.name)] for kind, pattern in PATTERNS.items()}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A small JSON object; empty where there is none that reads."""
-    try:
-        if path.stat().st_size > MAX_JSON:
-            return {}
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _infos(path: Path) -> list[Path]:
-    return sorted(p for p in path.iterdir() if re.fullmatch(r"profiler_info(_\d+)?\.json", p.name))
-
-
-def _rank(path: Path) -> int | None:
-    for info in _infos(path):
-        said = _json(info).get("rank_id", "")
-        number = str(said) if str(said).isdigit() else (re.findall(r"\d+", info.name) or [""])[0]
-        if number.isdigit():
-            return int(number)
-    named = re.search(r"rank_?(\d+)", path.name)
-    return int(named[1]) if named else None
-
-
-def _origin(files: RankFiles, mindspore: bool) -> Origin:
-    info = next((_json(path) for path in _infos(files.path)), {})
-    arguments = _json(files.path / "profiler_metadata.json").get("distributed_args", {})
-    arguments = arguments if isinstance(arguments, dict) else {}
-    rank = files.rank if files.rank is not None else 0
-    world = arguments.get("world_size")
-    mindspore = mindspore or files.path.name.endswith("_ascend_ms") or "ms_version" in info
-    version = info.get("ms_version" if mindspore else "torch_npu_version", "")
-    notes = []
-    if stages := arguments.get("pipeline_model_parallel_size"):
-        notes.append(f"pipeline stages: {stages}")
-    if cann := info.get("cann_version"):
-        notes.append(f"CANN {cann}")
-    return Origin(
-        framework="mindspore" if mindspore else "torch_npu",
-        framework_version=str(version or ""),
-        source="ascend",
-        device="Ascend NPU",
-        rank=rank,
-        world_size=max(world if isinstance(world, int) and 0 < world < 2**31 else 1, rank + 1),
-        notes=tuple(notes),
-    )
+    files = [path] if path.is_file() else sorted(p for p in _output(path).iterdir() if p.is_file())
+    return {kind: [p for p in files if re.fullmatch(pattern, p.name)] for kind, pattern in PATTERNS.items()}
 
 
 def _kernels(paths: list[Path], findings: Findings) -> pl.DataFrame:
@@ -265,35 +230,17 @@ def _modules(paths: list[Path], findings: Findings) -> dict[str, int]:
     return found
 
 
-def _step_times(paths: list[Path], findings: Findings) -> dict[int | None, dict[str, float]]:
+def _step_times(paths: list[Path], findings: Findings) -> StepTimes:
     """Step number (None: not said) -> computing, communication that nothing hides, and free time in us."""
-    found: dict[int | None, dict[str, float]] = {}
+    found: StepTimes = {}
     for path in paths:
         rows = read_table(path, STEP_COLUMNS, findings)
         numbers = [pl.col(c).cast(pl.Float64, strict=False) for c in ("computing", "communication", "free")]
         rows = rows.with_columns(*numbers, pl.col("step").cast(pl.Float64, strict=False).cast(pl.Int64, strict=False))
         bad = pl.any_horizontal(
-            *[pl.col(c).is_null() | ~pl.col(c).is_finite() | (pl.col(c) < 0) for c in ("computing", "communication", "free")]
+            *[pl.col(c).is_null() | ~pl.col(c).is_finite() | (pl.col(c) < 0) for c in STEP_COLUMNS if c != "step"]
         )
         rows = without(rows, bad, path, "rows without computing, communication and free times", findings)
         for row in rows.iter_rows(named=True):
             found[row["step"]] = {c: row[c] for c in ("computing", "communication", "free")}
     return found
-
-
-def _steps(kernels: pl.DataFrame, times: Mapping[int | None, Mapping[str, float]]) -> tuple[Step, ...]:
-    """The steps that kernels are marked with; their length is the profiler's where it says, else that of the span."""
-    if not kernels.height:
-        return ()
-    ends = (pl.col("start") + pl.col("duration")).max().alias("end")
-    spans = kernels.filter(pl.col("step").is_not_null()).group_by("step").agg(pl.col("start").min(), ends).sort("step")
-    if not spans.height:
-        whole = kernels.select(pl.col("start").min(), ends).row(0)
-        spans = pl.DataFrame({"step": [0], "start": [whole[0]], "end": [whole[1]]})
-    found = []
-    for number, start, end in spans.iter_rows():
-        said = times.get(number) or (times.get(None) if spans.height == 1 else None)
-        us = sum(said.values()) if said else (end - start) / 1e3
-        found.append(Step(int(number), start, end, us))
-    return tuple(found)
-

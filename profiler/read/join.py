@@ -26,6 +26,7 @@ from profiler.read.lanes import Lane, lanes
 from profiler.read.launches import launch_times
 from profiler.read.lives import Lives, lives
 from profiler.read.passes import Passes, passes
+from profiler.read.scopes import scope_of
 from profiler.read.shapes import listed as shapes_and_types
 from profiler.read.steps import Chosen, choose
 from profiler.read.storages import Storages, storages_of
@@ -60,7 +61,7 @@ def profile_of(events: Events, findings: Findings) -> Profile:
             world_size=events.origin.world_size,
             step=chosen.step.number,
             source=events.origin.source,
-            notes=(*events.origin.notes, *_notes(events, chosen, way)),
+            notes=(*events.origin.notes, *_notes(events, chosen, way), *_at_peak(events.blocks, own, found, touched)),
         ),
         device=Device(
             name=events.origin.device,
@@ -144,6 +145,7 @@ def _tell(events: Events, sure: int, touched: Accesses, chosen: Chosen, findings
 
 def _notes(events: Events, chosen: Chosen, way: Passes) -> list[str]:
     notes = [
+        f"the step begins at {chosen.step.start} ns of the device's clock",
         "links and host memory were not measured: 20 GB/s out, 55 GB/s back (MindSpore's defaults for Ascend), and as "
         "much host memory as the peak",
     ]
@@ -160,17 +162,38 @@ def _notes(events: Events, chosen: Chosen, way: Passes) -> list[str]:
     return notes
 
 
+def _at_peak(blocks: pl.DataFrame, own: pl.DataFrame, found: Lives, touched: Accesses) -> list[str]:
+    """Which operator the peak is at, and the largest of what is there then."""
+    if not found.peak_bytes:
+        return []
+    k = int((found.level + found.transient).argmax())
+    there = (found.first <= k) & (k <= found.last)
+    alone = there & (found.first == found.last) & ~found.before & ~found.after
+    size = blocks["bytes"].to_numpy()
+    workspace = int(size[alone].sum() + found.transient[k])
+    alike: dict[str, list[int]] = {}
+    for block in (there & ~alone).nonzero()[0].tolist():
+        alike.setdefault(f"{blocks['name'][block]} ({touched.tensor.get(block, 'shape unknown')})", []).append(block)
+    parts = [(workspace, "of workspace")]
+    parts += [(int(size[group].sum()), f"in {len(group)} x {label(name)}") for name, group in alike.items()]
+    parts.sort(key=lambda part: -part[0])
+    told = ", ".join(f"{bytes / 2**20:.1f} MiB {what}" for bytes, what in parts[:4] if bytes)
+    return [f"the peak is at {label(own['name'][k])}: {told}"]
+
+
 def _operators(
     listed: list[Lane], chosen: Chosen, way: Passes, held: Storages, stage: int | None
 ) -> Iterator[Operator]:
     columns = chosen.kernels.select("name", "type", "outputs", "output_types").rows()
+    # From the step's begin: a double holds microseconds since 1970 to a quarter of one only.
+    origin = chosen.step.start
     k = -1  # counts the compute kernels, as the storages do
     for place, lane in enumerate(listed):
         if lane.kernel < 0:
             yield Operator(
                 name=f"idle-{place}",
                 type=IDLE,
-                start_us=lane.start / 1e3,
+                start_us=(lane.start - origin) / 1e3,
                 duration_us=lane.duration / 1e3,
                 recomputable=False,
             )
@@ -183,9 +206,10 @@ def _operators(
             name=label(name),
             type=label(kind),
             stream=lane.stream,
-            start_us=lane.start / 1e3,
+            start_us=(lane.start - origin) / 1e3,
             duration_us=lane.duration / 1e3,
             workspace_bytes=held.workspace[k] if computes else 0,
+            layer=label(scope_of(name or "")[0]),
             phase=way.phase[lane.kernel],
             reads=tuple(held.reads[k]) if computes else (),
             writes=tuple(held.writes[k]) if computes else (),

@@ -64,10 +64,6 @@ def lives(blocks: pl.DataFrame, launches: Ints, start: int | None, end: int | No
     after = inside & ((gone >= finish) | (gone == NEVER))
     first = np.where(before, 0, np.searchsorted(launches, had, side="left"))
     last = np.where(after, len(launches) - 1, np.searchsorted(launches, gone, side="left") - 1)
-    # A resident block that is given back before the first launch is still there when the step begins.
-    last = np.where(before, np.maximum(last, 0), last)
-    # What comes after the last launch and stays belongs to it.
-    first = np.where(after, np.minimum(first, len(launches) - 1), first)
     first, last = np.where(inside, first, 1), np.where(inside, last, 0)
     level = _level(first, last, size, len(launches))
     top = _tops(had, gone, size, inside, before, after, launches)
@@ -92,7 +88,8 @@ def _tops(
     after: NDArray[np.bool_],
     launches: Ints,
 ) -> Ints:
-    """Highest level within each operator's window, after each change in it; the last window reaches to the end."""
+    """Highest level within each operator's window, after each change in it. The first window begins with the step,
+    the last one ends with it: blocks that are gone before the first launch, or come after the last, count there."""
     took, gave = inside & ~before, inside & ~after
     times = np.concatenate([had[took], gone[gave]])
     change = np.concatenate([size[took], -size[gave]])
@@ -100,5 +97,6 @@ def _tops(
     level = np.cumsum(change[order]) + int(size[before].sum())
     window = np.minimum(np.searchsorted(launches, times[order], side="left"), len(launches) - 1)
     top = np.zeros(len(launches), np.int64)
+    top[0] = size[before].sum()
     np.maximum.at(top, window, level)
     return top

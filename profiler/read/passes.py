@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import gcd
 
 import polars as pl
 
 from hyperopt.profile import Phase
+from profiler.read.scopes import scope_of
 
 ATTENTION = re.compile(r"flash_?attention|fusion_?attention|fusedinferattention|attentionscore|scaleddotproduct", re.I)
 GRADIENT = re.compile(r"grad|backward|backprop", re.I)
@@ -53,11 +55,12 @@ class _Run:
 def passes(kernels: pl.DataFrame) -> Passes:
     """Passes of one step's kernels (columns of `profiler.read.events`, in order of start)."""
     names = [kind or name or "" for kind, name in kernels.select("type", "name").iter_rows()]
-    is_gradient = [bool(GRADIENT.search(name)) for name in names]
+    told = [scope_of(name or "")[1] for name in kernels["name"]]
+    is_gradient = [t == "backward" if t else bool(GRADIENT.search(n)) for t, n in zip(told, names, strict=True)]
     at = [i for i, name in enumerate(names) if ATTENTION.search(name)]
     runs, layers = _runs(at, [is_gradient[i] for i in at], names)
     if not runs:
-        return _by_gradients(names, is_gradient)
+        return _named(_by_gradients(names, is_gradient), told)
     starts, owners = [0], [runs[0]]
     for run, following in pairwise(runs):
         starts.append(_cut(run, following, names, is_gradient))
@@ -69,7 +72,12 @@ def passes(kernels: pl.DataFrame) -> Passes:
         run = owners[bisect_right(starts, i) - 1]
         phase.append("optimizer" if i >= end else "backward" if run.backward else "forward")
         micro_batch.append(None if i >= end else run.micro_batch)
-    return Passes(phase, micro_batch, layers, 1 + max(run.micro_batch for run in runs))
+    return _named(Passes(phase, micro_batch, layers, 1 + max(run.micro_batch for run in runs)), told)
+
+
+def _named(found: Passes, told: Sequence[Phase | None]) -> Passes:
+    """A kernel whose name says its phase is in that one."""
+    return replace(found, phase=[said or guess for said, guess in zip(told, found.phase, strict=True)])
 
 
 def _runs(at: list[int], backward: list[bool], names: list[str]) -> tuple[list[_Run], int]:

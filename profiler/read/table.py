@@ -53,10 +53,10 @@ def read_table(
         source,
         has_header=False,
         skip_rows=1,
-        infer_schema=False,
-        new_columns=[f"{number}" for number in range(len(header))],
+        schema={f"{number}": pl.String for number in range(len(header))},
         encoding="utf8-lossy",
         empty_string_is_null=True,
+        raise_if_empty=False,
     )
     picked = [
         _cell(f"{header.index(column)}").alias(name) if column is not None else pl.lit(None, pl.String).alias(name)
