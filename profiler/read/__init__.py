@@ -13,20 +13,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from profiler.read import documents
 from profiler.read.archive import LIMITS, Limits, is_archive, unpacked
 from profiler.read.findings import UnreadableError
 from profiler.read.manifest import Manifest
 from profiler.read.reading import read_folder
+from profiler.read.recognise import recognise
 from profiler.read.sources import all_sources
 
-__all__ = ["LIMITS", "Limits", "Manifest", "UnreadableError", "read"]
+__all__ = ["LIMITS", "Limits", "Manifest", "UnreadableError", "is_foreign", "read"]
 
 
-def read(path: Path, output: Path | None = None, *, limits: Limits = LIMITS, name: str | None = None) -> Manifest:
+def read(
+    path: Path,
+    output: Path | None = None,
+    *,
+    limits: Limits = LIMITS,
+    name: str | None = None,
+    scratch: Path | None = None,
+) -> Manifest:
     """Reads every rank at `path`, a folder, a file or an archive of them, and writes its profile to
     `output`/``rank_N.json.gz`` (None: nothing is written). The folder is made if it is not there.
 
-    `limits`: of what an archive may unpack to. `name`: of the run, for profiles that name none; None: the path's.
+    `limits`: of what an archive may unpack to, below `scratch` (None: where temporary files go). `name`: of the run,
+    for profiles that name none; None: the path's.
 
     Raises `UnreadableError` where there is nothing at the path, or an archive that cannot be unpacked. What cannot be
     recognised or read besides is told in the manifest.
@@ -35,6 +45,14 @@ def read(path: Path, output: Path | None = None, *, limits: Limits = LIMITS, nam
         raise UnreadableError(f"there is no file or folder {path}")
     name = name or path.resolve().name.partition(".")[0]
     if path.is_file() and is_archive(path):
-        with unpacked(path, limits) as folder:
+        with unpacked(path, limits, scratch) as folder:
             return read_folder(folder, output, str(path), name, all_sources())
     return read_folder(path, output, str(path), name, all_sources())
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether the file is an archive, or a profile of another kind than `hyperopt.profile/1`."""
+    if is_archive(path):
+        return True
+    found = recognise(path, all_sources())
+    return bool(found.layers or found.refused) or any(place.source.kind != documents.KIND for place in found.places)
