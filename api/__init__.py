@@ -3,6 +3,7 @@
     app.py        create_app: what belongs together, for one Settings
     problems.py   every error as an RFC 9457 problem document
     profiles.py   /v1/profiles        plans.py  /v1/plans        jobs.py  /v1/jobs
+    archives.py   /v1/archives: what other profilers wrote, read by `profiler.read`
     engine.py     JobEngine, the port to durable jobs, and DBOS behind it
     work.py       what a job does when its turn comes
     openapi.py    writes docs/reference/openapi.json

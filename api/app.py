@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from api import jobs, plans, problems, profiles
+from api import archives, jobs, plans, problems, profiles
 from api.engine import DbosEngine
 from api.service import Here, Service
 from api.work import Solve, Worker
@@ -77,7 +77,7 @@ def create_app(service: Service | None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    for router in (profiles.router, plans.router, jobs.router, health):
+    for router in (profiles.router, archives.router, plans.router, jobs.router, health):
         app.include_router(router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -93,27 +93,25 @@ async def upload(request: Request, response: Response, here: Here, project: Name
 
     All of it is stored, or nothing. The same profile again, however compressed, is the same resource.
     """
-    with tempfile.TemporaryFile(dir=_upload_folder(here)) as file:
-        await _receive(request, file, here.settings.max_upload_bytes)
+    # A file without a name: whatever ends this process, the kernel takes it away.
+    with tempfile.TemporaryFile(dir=upload_folder(here)) as file:
+        await receive(request, file, here.settings.max_upload_bytes)
         encoding = request.headers.get("content-encoding")
-        summary, new = await to_thread.run_sync(_store, here, project, file, encoding, limiter=here.heavy)
+        summary, new = await to_thread.run_sync(store, here, project, file, encoding, limiter=here.heavy)
     response.headers["Location"] = f"/v1/profiles/{summary.id}"
     if not new:
         response.status_code = 200
     return summary
 
 
-def _upload_folder(here: Service) -> str:
+def upload_folder(here: Service) -> str:
     folder = here.settings.data_dir / "uploads"
     folder.mkdir(parents=True, exist_ok=True)
     return str(folder)
 
 
-async def _receive(request: Request, file: IO[bytes], limit: int) -> None:
-    """The body into a file, so that a slow upload holds no memory.
-
-    The file has no name: whatever ends this process, the kernel takes it away.
-    """
+async def receive(request: Request, file: IO[bytes], limit: int) -> None:
+    """The body into a file, so that a slow upload holds no memory."""
     declared = request.headers.get("content-length", "")
     size = int(declared) if declared.isdigit() else 0
     if size <= limit:
@@ -134,7 +132,11 @@ async def _receive(request: Request, file: IO[bytes], limit: int) -> None:
         )
 
 
-def _store(here: Service, project: str, file: IO[bytes], encoding: str | None) -> tuple[ProfileSummary, bool]:
+def store(here: Service, project: str, file: IO[bytes], encoding: str | None) -> tuple[ProfileSummary, bool]:
+    """The profile in a file that was received, stored whole or not at all; and whether it is new.
+
+    Raises `DocumentError`, `ProjectConflict` or `ProblemError`.
+    """
     file.seek(0)
     raw = file.read()
     _check_encoding(encoding, raw)
@@ -253,8 +255,8 @@ async def validate_plan(id: ProfileId, request: Request, here: Here) -> Verdict:
 
     A plan whose recomputes need each other's results orders nothing that could be done, and is refused.
     """
-    with tempfile.TemporaryFile(dir=_upload_folder(here)) as file:
-        await _receive(request, file, here.settings.max_upload_bytes)
+    with tempfile.TemporaryFile(dir=upload_folder(here)) as file:
+        await receive(request, file, here.settings.max_upload_bytes)
         return await to_thread.run_sync(_judge, here, id, file, limiter=here.heavy)
 
 

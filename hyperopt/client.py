@@ -86,6 +86,15 @@ class Client:
         headers = {"Content-Type": "application/octet-stream"}
         return self._json("POST", "/v1/profiles", params={"project": project}, content=body, headers=headers)
 
+    def upload_archive(self, source: Path, project: str = "default") -> Json:
+        """Uploads an archive of another profiler's folder, or one of its files, as a stream; the server reads it.
+
+        Returns {manifest, stored}: docs/reference/readers/index.md.
+        """
+        params = {"project": project, "name": source.name.lstrip(".") or "upload"}
+        headers = {"Content-Type": "application/octet-stream"}
+        return self._json("POST", "/v1/archives", params=params, content=_chunks(source), headers=headers)
+
     def profiles(self, project: str | None = None, limit: int = 50) -> list[Json]:
         """Summaries of stored profiles, newest first."""
         params = {"limit": limit} | ({} if project is None else {"project": project})

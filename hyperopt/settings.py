@@ -104,6 +104,9 @@ class Settings:
     max_document_bytes: int = field(
         default=2 * GIB, metadata=_about(_bytes, "2G", "Largest uploaded document when unpacked.")
     )
+    max_archive_bytes: int = field(
+        default=16 * GIB, metadata=_about(_bytes, "16G", "Largest uploaded archive of a profiler's folder, unpacked.")
+    )
     worker: bool = field(
         default=True,
         metadata=_about(_yes, "true", "Whether `hyperopt serve` also solves; false: `hyperopt worker` does."),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hyperopt.cli.files import BAD_INPUT, AsJson, say
+from hyperopt.cli.read import as_documents
 
 if TYPE_CHECKING:
     from hyperopt.client import Client
@@ -28,25 +29,31 @@ def register(app: typer.Typer) -> None:
 
 
 def upload(
-    profiles: Annotated[list[Path], typer.Argument(metavar="PROFILE...", help="one file a rank")],
+    profiles: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH...", help="profiles, one file a rank, or what `hyperopt read` understands"),
+    ],
     project: Annotated[str, typer.Option(help="project to store them in")] = "default",
     wait: Annotated[float, typer.Option(min=0, help="seconds to wait for a server that is just starting")] = 15.0,
     server: ServerUrl = None,
     as_json: AsJson = False,
 ) -> int:
-    """Store profiles on a server. Exit 64 if the server refuses one (the ones before it are stored)."""
+    """Store profiles on a server; folders and archives of other profilers are read here first. Exit 64 if one is
+    refused (the ones before it are stored)."""
     summaries: list[dict[str, Any]] = []
     with answers(server) as client:
         if wait and not client.await_server(0):
             say(f"no answer from {client.url} yet: waiting up to {wait:g} s")
             client.await_server(wait)
         for path in profiles:
-            summary = client.upload(path, project)
-            for warning in summary["warnings"]:
-                say(f"{path.name}: {warning}")
-            summaries.append(summary)
-            if not as_json:
-                print(f"{path}: {_profile_line(summary)}")
+            with as_documents(path) as documents:
+                for name, file in documents:
+                    summary = client.upload(file, project)
+                    for warning in summary["warnings"]:
+                        say(f"{Path(name).name}: {warning}")
+                    summaries.append(summary)
+                    if not as_json:
+                        print(f"{name}: {_profile_line(summary)}")
     if as_json:
         print(json.dumps(summaries))
     return 0
