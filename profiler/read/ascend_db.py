@@ -1,0 +1,397 @@
+"""Ascend profiler exports as sqlite: what torch_npu, MindSpore and msprof write with export type "db".
+
+::
+
+    rank0_ascend_pt/
+        profiler_info_0.json                     rank, versions
+        ASCEND_PROFILER_OUTPUT/
+            ascend_pytorch_profiler_0.db         (ascend_mindspore_profiler_0.db; msprof_20250109.db of msprof)
+                STRING_IDS                       every name is an id into this
+                TASK, COMPUTE_TASK_INFO          kernels: device times, shapes (joined by globalTaskId)
+                COMMUNICATION_OP                 collectives (their sub-tasks are not kernels)
+                CANN_API, PYTORCH_API,
+                CONNECTION_IDS                   host times: kernel -> launch -> the framework's operator
+                OP_MEMORY, NPU_OP_MEM            allocations of the framework's pool, and of the graph engine's
+                MEMORY_RECORD, NPU_MEM           pools over time; what the process holds
+                NPU_MODULE_MEM, ENUM_MODULE      who else holds device memory
+                STEP_TIME                        steps, on the host's clock
+                RANK_DEVICE_MAP, NPU_INFO        which rank, on which device
+            analysis.db                          StepTraceTime: computing, communication, free, for each step
+
+Times are ns and sizes bytes. Tools add columns and tables to a database that they have opened: columns are taken by
+name. Facts: PROFILE_FORMATS, A.7; msprof's reference of its exports. The file itself is `profiler.read.sqlite_file`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import polars as pl
+
+from hyperopt.profile import Profile
+from profiler.read.ascend_folder import OUTPUT, StepTimes, origin_of, rank_of, steps_of
+from profiler.read.ascend_schema import (
+    ALLOCATIONS,
+    CALLS,
+    COLLECTIVES,
+    CONNECTIONS,
+    DEVICES,
+    ENGINE,
+    KERNEL_INFO,
+    MODULE_MEMORY,
+    MODULES,
+    PARTS,
+    PROCESS,
+    RANKS,
+    RECORD,
+    STEP_TRACE,
+    STEPS,
+    STRINGS,
+    TASKS,
+)
+from profiler.read.events import KERNELS, Events, Memory, Origin, no_blocks, no_kernels
+from profiler.read.findings import Findings, UnreadableError
+from profiler.read.join import profile_of
+from profiler.read.pools import Pool, memory_of, pools_of
+from profiler.read.ranks import RankFiles, Source
+from profiler.read.sqlite_file import Columns, SqliteFile, is_sqlite
+
+NAMED = re.compile(r"(?:ascend_(?:pytorch|mindspore)_profiler(?:_(\d+))?|msprof_(\d+))\.db")
+BESIDE = ("analysis.db", "communication_analyzer.db")
+NOT_SAID = ("", "N/A", "NA")
+RANK_DIGITS = 6
+"""A longer number in a file's name is a time."""
+MAX_RANKS = 4096
+LONGEST_NS = 10**15
+MOST_BYTES = 2**53
+"""What a profile can hold."""
+NO_CONNECTION = 2**32 - 1
+SHAPES = ("inputs", "input_types", "outputs", "output_types")
+COMPUTING = "KERNEL_|AI_CORE|AI_VECTOR_CORE|AI_CPU|MIX_AIC|MIX_AIV|DSA_SQE"
+"""Types of tasks that are kernels, where nothing else says so."""
+
+
+def find(path: Path) -> list[RankFiles]:
+    """The ranks at this file or folder. A database may have any name, and hold several ranks."""
+    if path.is_file():
+        return _ranks_in(path, path) if _is_profile(path) or NAMED.fullmatch(path.name) else []
+    databases = _databases(path)
+    return [rank for db in databases for rank in _ranks_in(db, path if len(databases) == 1 else db)]
+
+
+def read(files: RankFiles, findings: Findings) -> Profile:
+    """The rank's profile. Raises `UnreadableError` where there are neither kernels nor memory, or no database."""
+    return profile_of(events_of(files, findings), findings)
+
+
+SOURCE = Source("ascend_db", "Ascend profiler export as sqlite (torch_npu, MindSpore, msprof)", find, read)
+
+
+def events_of(files: RankFiles, findings: Findings) -> Events:
+    """What the database says of one rank, before kernels and blocks are joined. Raises `UnreadableError`."""
+    database = _database(files.path, findings)
+    times = _step_times(database, findings)
+    if times:
+        findings.computing_us = sum(row["computing"] for row in times.values()) / len(times)
+    with SqliteFile(database, findings) as file:
+        rank = _Rank(file, files, findings)
+        kernels = rank.kernels()
+        pools = rank.pools()
+        memory = rank.memory(pools)
+        if not kernels.height and memory.peak_bytes is None:
+            raise UnreadableError(
+                f"{findings.name(database)} has neither kernels (TASK, COMPUTE_TASK_INFO, COMMUNICATION_OP) nor "
+                "memory (OP_MEMORY, MEMORY_RECORD) of this rank; profile it again, or export it as text"
+            )
+        blocks = pl.concat([pool.blocks for pool in pools]).sort("allocated") if pools else no_blocks()
+        return Events(rank.origin(), kernels, blocks, memory, steps_of(kernels, times))
+
+
+class _Rank:
+    """One rank's part of an open database."""
+
+    def __init__(self, file: SqliteFile, files: RankFiles, findings: Findings) -> None:
+        self.file = file
+        self.files = files
+        self.findings = findings
+        self.device = _device(file, files.rank)
+        strings = file.read("STRING_IDS", STRINGS).drop_nulls().unique("id", keep="first", maintain_order=True)
+        self.strings = strings.select("id", pl.col("value").str.strip_chars(" \t\r\n"))
+
+    def rows(self, table: str, columns: Columns) -> pl.DataFrame:
+        """Rows of a table that are this device's, where the database holds several."""
+        rows = self.file.read(table, columns)
+        return rows.filter(pl.col("device") == self.device) if self.device is not None else rows
+
+    def named(self, rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
+        """The rows with names for ids; null where the name says nothing."""
+        for column in columns:
+            names = self.strings.select(pl.col("id").alias(column), pl.col("value").alias("_name"))
+            rows = rows.join(names, on=column, how="left", maintain_order="left").drop(column)
+            said = pl.when(~pl.col("_name").is_in(NOT_SAID)).then(pl.col("_name"))
+            rows = rows.with_columns(said.alias(column)).drop("_name")
+        return rows
+
+    def kernels(self) -> pl.DataFrame:
+        """Columns `KERNELS`."""
+        found = pl.concat([self._computing(), self._communicating()], how="diagonal")
+        found = self._good(found, "TASK or COMMUNICATION_OP", pl.col("start") < 0, "negative start times")
+        length = pl.col("end") - pl.col("start")
+        found = self._good(found, "TASK or COMMUNICATION_OP", length < 0, "negative durations")
+        found = self._good(found, "TASK or COMMUNICATION_OP", length > LONGEST_NS, "durations of weeks")
+        if not found.height:
+            return no_kernels()
+        found = self._launched(found.sort("start", maintain_order=True))
+        found = self._stepped(found.with_columns(duration=length))
+        texts = [pl.col(column).str.strip_chars('"') for column in SHAPES]
+        return found.with_columns(texts).select(pl.col(name).cast(kind) for name, kind in KERNELS.items())
+
+    def pools(self) -> list[Pool]:
+        rows = self.rows("OP_MEMORY", ALLOCATIONS)
+        rows = self.named(rows, "name").with_columns(
+            # The graph engine counts neither active memory nor streams, and its names have no namespace.
+            graph_engine=pl.col("active").is_null()
+            & pl.col("pool_stream").is_null()
+            & ~pl.col("name").str.contains("::", literal=True).fill_null(False)
+        )
+        totals = [_bytes(c) for c in ("total_after", "total_freed", "reserved")]
+        rows = rows.with_columns(totals).drop("active", "pool_stream", "device")
+        if not rows["graph_engine"].any():
+            rows = pl.concat([rows, self._engine()], how="diagonal")
+        rows = self._good(rows, "OP_MEMORY", pl.col("allocated").is_null(), "no allocation time")
+        rows = self._good(rows, "OP_MEMORY", _bytes("bytes").is_null(), "no size")
+        rows = self._good(rows, "OP_MEMORY", pl.col("freed") < pl.col("allocated"), "a release before the allocation")
+        engine = pl.col("graph_engine")
+        rows = rows.with_columns(
+            name=pl.when(engine).then("cann::" + pl.col("name")).otherwise(pl.col("name")),
+            # The graph engine says the total before a release, the framework the one after it.
+            total_freed=pl.col("total_freed") - pl.when(engine).then(pl.col("bytes")).otherwise(0),
+        )
+        return pools_of(rows, self.findings) if rows.height else []
+
+    def memory(self, pools: list[Pool]) -> Memory:
+        most = pl.col("allocated").max(), pl.col("reserved").max()
+        record = self.named(self.rows("MEMORY_RECORD", RECORD), "component").drop_nulls("component")
+        record = record.with_columns(_bytes("allocated"), _bytes("reserved"))
+        totals = {name: (a or 0, r or 0) for name, a, r in record.group_by("component").agg(*most).iter_rows()}
+        process = self.named(self.rows("NPU_MEM", PROCESS), "kind").filter(pl.col("kind") == "app")
+        held = process.select((_bytes("ddr").fill_null(0) + _bytes("hbm").fill_null(0)).max()).item()
+        if "APP" not in totals and isinstance(held, int) and held > 0:
+            totals["APP"] = (0, held)
+        modules = self.rows("NPU_MODULE_MEM", MODULE_MEMORY).filter(_bytes("reserved") > 0)
+        modules = modules.join(self.file.read("ENUM_MODULE", MODULES).drop_nulls(), on="module")
+        parts = {str(n): int(r) for n, r in modules.group_by("name").agg(pl.col("reserved").max()).iter_rows()}
+        return memory_of(pools, totals, parts, False, self.findings)
+
+    def origin(self) -> Origin:
+        mindspore = "mindspore" in self.file.path.name or self.files.path.name.endswith("_ascend_ms")
+        devices = self.file.read("NPU_INFO", DEVICES)
+        if self.device is not None:
+            devices = devices.filter(pl.col("device") == self.device)
+        device = next(iter(devices["name"].drop_nulls()), "Ascend NPU")
+        return origin_of(_folder(self.file.path), self.files.rank, mindspore=mindspore, device=device)
+
+    def _computing(self) -> pl.DataFrame:
+        tasks = self.rows("TASK", TASKS).drop_nulls(["start", "end"]).drop("device")
+        # A task without information is no kernel: a copy, an event, the second half of a mixed kernel.
+        info = self.file.read("COMPUTE_TASK_INFO", KERNEL_INFO).drop_nulls("task").unique("task", keep="first")
+        if not info.height:
+            rows = self._unnamed(tasks)
+        else:
+            rows = tasks.drop("kind").join(info, on="task", maintain_order="left").drop("task")
+            rows = self.named(rows, "name", "type", *SHAPES)
+        rows = self._good(rows, "COMPUTE_TASK_INFO", pl.col("name").is_null(), "no name")
+        return rows.with_columns(pl.col("stream").cast(pl.String))
+
+    def _unnamed(self, tasks: pl.DataFrame) -> pl.DataFrame:
+        """Kernels where only the type of a task tells that it is one."""
+        parts = self.file.read("COMMUNICATION_TASK_INFO", PARTS)
+        rows = self.named(tasks.join(parts, on="task", how="anti", maintain_order="left").drop("task"), "kind")
+        rows = rows.filter(pl.col("kind").str.contains(COMPUTING).fill_null(False)).rename({"kind": "name"})
+        if rows.height:
+            self.findings.lacks("names and shapes of kernels (no table COMPUTE_TASK_INFO)")
+        return rows.with_columns(pl.lit(None, pl.String).alias(column) for column in ("type", *SHAPES))
+
+    def _communicating(self) -> pl.DataFrame:
+        rows = self.file.read("COMMUNICATION_OP", COLLECTIVES).drop_nulls(["start", "end"])
+        if self.device is not None:
+            if self.file.has("COMMUNICATION_OP", COLLECTIVES, "device"):
+                rows = rows.filter(pl.col("device") == self.device)
+            else:
+                rows = rows.join(self.rows("TASK", TASKS).select("connection").unique(), on="connection", how="semi")
+        rows = self.named(rows, "name", "type").with_columns(pl.lit("communication").alias("stream"))
+        return rows.with_columns(pl.col("name").fill_null(pl.col("type")).fill_null("communication"))
+
+    def _launched(self, kernels: pl.DataFrame) -> pl.DataFrame:
+        """The kernels with the host time of their launch, and of the call into CANN that made it (`issued`).
+
+        torch_npu's operators ask for memory on one thread and are launched by another one, later: blocks go with the
+        operator's own time, which is taken where the database has it.
+        """
+        calls = self.file.read("CANN_API", CALLS).drop_nulls().filter(pl.col("connection") != NO_CONNECTION)
+        issued = calls.group_by("connection").agg(pl.col("launched").min().alias("issued"))
+        operators = self.file.read("PYTORCH_API", CALLS).drop_nulls().rename({"connection": "call"})
+        links = self.file.read("CONNECTION_IDS", CONNECTIONS).drop_nulls()
+        by_operator = links.join(operators, on="call").group_by("connection").agg(pl.col("launched").min())
+        kernels = kernels.join(issued, on="connection", how="left", maintain_order="left")
+        kernels = kernels.join(by_operator, on="connection", how="left", maintain_order="left")
+        # One clock or the other: times of the launching thread among those of the operators' would be late ones.
+        if (
+            kernels["launched"].null_count() > kernels["issued"].null_count()
+            and 2 * kernels["launched"].count() < kernels.height
+        ):
+            kernels = kernels.with_columns(launched=pl.col("issued"))
+        if 0 < (lost := kernels["launched"].null_count()) < kernels.height:
+            self.findings.warn(f"{lost} kernels have no launch in the database: taken as launched with the one before")
+            kernels = kernels.with_columns(pl.col("launched").forward_fill().backward_fill())
+        return kernels
+
+    def _stepped(self, kernels: pl.DataFrame) -> pl.DataFrame:
+        """The kernels with the step in which the host launched them; steps of the database are the host's."""
+        steps = self.file.read("STEP_TIME", STEPS).drop_nulls().filter(pl.col("end") > pl.col("begin"))
+        steps = steps.filter(pl.col("step").is_between(0, 2**31)).sort("begin")
+        at = pl.coalesce("issued", "launched", "start").alias("at")
+        rows = kernels.with_columns(at).with_row_index("row").sort("at")
+        rows = rows.join_asof(steps.rename({"end": "until"}), left_on="at", right_on="begin", strategy="backward")
+        step = pl.when(pl.col("at") <= pl.col("until")).then(pl.col("step"))
+        return rows.with_columns(step.alias("step")).sort("row")
+
+    def _engine(self) -> pl.DataFrame:
+        """Blocks of the graph engine from its allocations and releases: a release ends the block at its address."""
+        rows = self.named(self.rows("NPU_OP_MEM", ENGINE), "name", "kind").drop_nulls(["time", "bytes", "address"])
+        by_address = pl.col("kind", "time", "total").shift(-1).over("address", order_by="time").name.prefix("next_")
+        rows = rows.sort("time", maintain_order=True).with_columns(by_address)
+        released = pl.col("next_kind") == "release"
+        return rows.filter(pl.col("kind") == "allocate").select(
+            "name",
+            "bytes",
+            allocated="time",
+            freed=pl.when(released).then("next_time"),
+            total_after="total",
+            total_freed=pl.when(released).then("next_total"),
+            reserved="reserved",
+            graph_engine=pl.lit(True),
+        )
+
+    def _good(self, rows: pl.DataFrame, table: str, bad: pl.Expr, what: str) -> pl.DataFrame:
+        """The rows where `bad` is not true; those where it is are told."""
+        kept = rows.filter(bad.fill_null(False).not_())
+        self.findings.drop(self.file.path, f"rows of {table} with {what}", rows.height - kept.height)
+        return kept
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether the file is a database with tables of a profile. One that does not open is none."""
+    if not is_sqlite(path):
+        return False
+    try:
+        with SqliteFile(path, Findings(path.parent)) as file:
+            strings = file.has("STRING_IDS", STRINGS)
+            kernels = file.has("TASK", TASKS, "start", "end") or file.has("COMMUNICATION_OP", COLLECTIVES, "start")
+            memory = file.has("OP_MEMORY", ALLOCATIONS, "bytes", "allocated") or file.has("NPU_OP_MEM", ENGINE, "bytes")
+            return strings and (kernels or memory or file.has("MEMORY_RECORD", RECORD, "component", "allocated"))
+    except UnreadableError:
+        return False
+
+
+def _databases(folder: Path) -> list[Path]:
+    """The databases of a profiler's folder or its output folder: the framework's, else msprof's, whose names are
+    times: the last of them, as a later export repeats an earlier one.
+
+    One that does not open counts, so that its rank is missed, unless the folder has the same as text.
+    """
+    inner = folder / OUTPUT if (folder / OUTPUT).is_dir() else folder
+    try:
+        named = sorted((m[2] or "", p) for p in inner.iterdir() if (m := NAMED.fullmatch(p.name)) and p.is_file())
+        text = (inner / "kernel_details.csv").exists()
+    except OSError:
+        return []
+    found = [(stamp, path) for stamp, path in named if _is_profile(path) or (not text and not _opens(path))]
+    framework = [path for stamp, path in found if not stamp]
+    exports = [path for stamp, path in found if len(stamp) > RANK_DIGITS]
+    devices = [path for stamp, path in found if 0 < len(stamp) <= RANK_DIGITS]
+    return framework or devices or exports[-1:]
+
+
+def _opens(path: Path) -> bool:
+    """Whether the file is a database with a schema that can be read, of whatever kind."""
+    try:
+        SqliteFile(path, Findings(path.parent)).close()
+    except UnreadableError:
+        return False
+    return True
+
+
+def _database(path: Path, findings: Findings) -> Path:
+    found = [path] if path.is_file() else _databases(path)
+    if not found:
+        raise UnreadableError(f"{findings.name(path)} holds no profiler database")
+    return found[0]
+
+
+def _ranks_in(database: Path, place: Path) -> list[RankFiles]:
+    """By the database's own map; else its devices, where it has several; else the folder's name for it, or its own."""
+    ranks: list[int] = []
+    try:
+        with SqliteFile(database, Findings(database.parent)) as file:
+            ranks = [r for r in file.read("RANK_DEVICE_MAP", RANKS)["rank"].drop_nulls().unique() if 0 <= r < 2**31]
+            devices = file.read("NPU_INFO", DEVICES)["device"].drop_nulls().unique()
+            if not ranks and len(devices) > 1:
+                ranks = [device for device in devices if 0 <= device < 2**31]
+    except UnreadableError:
+        pass  # said again, and to the one who asks, where the rank is read
+    if len(ranks) > 1:
+        return [RankFiles(database, rank) for rank in sorted(ranks)[:MAX_RANKS]]
+    if ranks:
+        return [RankFiles(place, ranks[0])]
+    named = NAMED.fullmatch(database.name)
+    number = next((n for n in (named.groups() if named else ()) if n and len(n) <= RANK_DIGITS), None)
+    return [RankFiles(place, rank_of(_folder(database), int(number) if number else None))]
+
+
+def _device(file: SqliteFile, rank: int | None) -> int | None:
+    """The device of a rank whose database holds others too; None: all that is there is the rank's.
+
+    Tables of the framework count devices among those that the process sees, others by their place in the machine, so
+    that a device is only asked for where it must be.
+    """
+    ranks = dict(file.read("RANK_DEVICE_MAP", RANKS).drop_nulls().iter_rows())
+    if ranks:
+        return ranks.get(rank) if len(ranks) > 1 else None
+    return rank if file.read("NPU_INFO", DEVICES)["device"].n_unique() > 1 else None
+
+
+def _bytes(column: str) -> pl.Expr:
+    """The column, null where it is no size."""
+    return pl.when(pl.col(column).is_between(0, MOST_BYTES)).then(pl.col(column))
+
+
+def _folder(database: Path) -> Path:
+    """The profiler's folder that a database lies in."""
+    parent = database.parent
+    return parent.parent if parent.name == OUTPUT else parent
+
+
+def _step_times(database: Path, findings: Findings) -> StepTimes:
+    """StepTraceTime of the database beside, in us."""
+    times: StepTimes = {}
+    for path in (database.with_name(name) for name in BESIDE):
+        if not is_sqlite(path):
+            continue
+        try:
+            with SqliteFile(path, findings) as file:
+                rows = file.read("StepTraceTime", STEP_TRACE)
+        except UnreadableError as error:
+            findings.warn(str(error))
+            continue
+        figures = ("computing", "communication", "free")
+        good = pl.all_horizontal(pl.col(c).is_between(0, LONGEST_NS / 1e3) for c in figures).fill_null(False)
+        findings.drop(
+            path,
+            "rows of StepTraceTime without computing, communication and free",
+            rows.filter(~good).height,
+        )
+        for row in rows.filter(good).iter_rows(named=True):
+            times.setdefault(row["number"], {c: row[c] for c in figures})
+    return times
