@@ -18,7 +18,7 @@ from profiler.read.archive import LIMITS, Limits, is_archive, unpacked
 from profiler.read.findings import UnreadableError
 from profiler.read.manifest import Manifest
 from profiler.read.reading import read_folder
-from profiler.read.recognise import recognise
+from profiler.read.recognise import recognise as _recognise
 from profiler.read.sources import all_sources
 
 __all__ = ["LIMITS", "Limits", "Manifest", "UnreadableError", "is_foreign", "read"]
@@ -54,5 +54,5 @@ def is_foreign(path: Path) -> bool:
     """Whether the file is an archive, or a profile of another kind than `hyperopt.profile/1`."""
     if is_archive(path):
         return True
-    found = recognise(path, all_sources())
+    found = _recognise(path, all_sources())
     return bool(found.layers or found.refused) or any(place.source.kind != documents.KIND for place in found.places)

@@ -28,6 +28,7 @@ import polars as pl
 from hyperopt.profile import COMPUTE, IDLE, Measured, Operator, Profile, Run, check
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles, Source
+from profiler.read.stages import stage_of
 from profiler.read.table import LINE, nanoseconds, read_table, without
 
 KIND = "mindinsight_pipeline"
@@ -83,8 +84,7 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     """
     rank = files.rank or 0
     summary, stages, ranks = _summary_of(files.path, rank)
-    if stages is not None and ranks:
-        findings.stage = min(rank * stages // ranks, stages - 1)
+    findings.stage = stage_of(rank, ranks, stages)
     if not DETAIL.fullmatch(files.path.name):
         _computing(files.path, None, findings)
         raise UnreadableError(f"{files.path.name} has sums of steps only (give step_trace_raw_{rank}_detail_time.csv)")
