@@ -64,7 +64,7 @@ class Replay:
 
     names: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    taken: list[int] = field(default_factory=list)
+    taken: list[int | None] = field(default_factory=list)
     freed: list[int | None] = field(default_factory=list)
     live: dict[int, int] = field(default_factory=dict)
     """Address -> index of the block there."""
@@ -74,7 +74,7 @@ class Replay:
     peak: Bytes = 0
     used: Bytes = 0
 
-    def allocate(self, address: int, size: Bytes, now: int, name: str) -> None:
+    def allocate(self, address: int, size: Bytes, now: int | None, name: str) -> None:
         self.live[address] = len(self.names)
         self.names.append(name)
         self.sizes.append(size)
@@ -121,7 +121,7 @@ def times_of(events: list[Event], findings: Findings) -> list[int]:
 def replay(events: list[Event], times: list[int], path: Path, findings: Findings) -> Replay:
     """What the `events` do at their `times`; the file at `path` is named for those that are dropped."""
     done = Replay()
-    _ghosts_that_go(events, times[0] - 1 if times else 0, done)
+    _ghosts_that_go(events, done)
     unknown: list[int] = []
     again: list[int] = []
     refused: list[Bytes] = []
@@ -156,7 +156,7 @@ def replay(events: list[Event], times: list[int], path: Path, findings: Findings
     return done
 
 
-def _ghosts_that_go(events: list[Event], before: int, done: Replay) -> None:
+def _ghosts_that_go(events: list[Event], done: Replay) -> None:
     """Blocks from before the first event: an address whose first event is its free. They were there until then."""
     seen: set[int] = set()
     for event in events:
@@ -164,7 +164,7 @@ def _ghosts_that_go(events: list[Event], before: int, done: Replay) -> None:
             continue
         seen.add(event.addr)
         if event.action == "free_completed":
-            done.allocate(event.addr, event.size, before, GHOST)
+            done.allocate(event.addr, event.size, None, GHOST)
             done.gone_ghosts += event.size
 
 

@@ -59,8 +59,8 @@ def read_plain(path: Path) -> object:
 
 
 class Machine:
-    """Runs the pickle `data` once. Protocols 0 to 5 as far as plain values need them; text forms of protocol 0 (no
-    profiler has written those this century) are not known."""
+    """Runs the pickle `data` once. Protocols 2 (torch's C++ writer) to 5, as far as plain values need them; the text
+    forms of 0 and 1 are not known."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -150,7 +150,6 @@ def events_of(files: RankFiles, findings: Findings) -> Events:
     if base + replayed.peak > LARGEST:
         raise UnreadableError(f"{path.name} adds up to {base + replayed.peak:,} bytes: no device has so many")
     _tell_ghosts(base, replayed.gone_ghosts, findings)
-    findings.lacks("kernels and their times: a memory snapshot has none")
     return Events(
         origin=Origin(
             framework="torch",
