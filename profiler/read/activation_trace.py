@@ -177,13 +177,13 @@ def _accesses(
 def _fields(access: object) -> tuple[object, object, object]:
     """(op_id, storage_id, kind) of an access written as an object or as a list."""
     if isinstance(access, dict):
+        op, storage = access.get("op_id"), access.get("storage_id")
         kind = access.get("kind", access.get("access_kind", access.get("type")))
-        if isinstance(kind, dict):
-            kind = kind.get("name", kind.get("value"))
-        return access.get("op_id"), access.get("storage_id"), kind
-    if isinstance(access, list) and len(access) == 3:
-        return access[0], access[1], access[2]
-    return None, None, None
+    elif isinstance(access, list) and len(access) == 3:
+        op, storage, kind = access
+    else:
+        return None, None, None
+    return op, storage, kind.get("name", kind.get("value")) if isinstance(kind, dict) else kind
 
 
 def _storages(
