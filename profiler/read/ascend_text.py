@@ -195,7 +195,9 @@ def _blocks_of(path: Path, findings: Findings) -> pl.DataFrame:
     rows = without(rows, pl.col("bytes").is_null(), path, "rows without a size", findings)
     rows = without(rows, pl.col("bytes") < 0, path, "rows with a negative size", findings)
     rows = without(rows, pl.col("freed") < pl.col("allocated"), path, "rows released before they were had", findings)
-    return rows.drop("size", "pool_stream", LINE)
+    # The graph engine says the total before a release, the framework the one after it.
+    before = pl.when("graph_engine").then("bytes").otherwise(0)
+    return rows.with_columns(total_freed=pl.col("total_freed") - before).drop("size", "pool_stream", LINE)
 
 
 def _memory(found: Mapping[str, list[Path]], pools: list[Pool], mindspore: bool, findings: Findings) -> Memory:

@@ -40,13 +40,11 @@ def profile_of(events: Events, findings: Findings) -> Profile:
     """A checked profile of the step that stands for all. Raises `UnreadableError` where nothing was recorded."""
     if not events.kernels.height:
         events = _kernels_from_blocks(events, findings)
-    launched, sure = launch_times(events.kernels, events.blocks)
-    kernels = events.kernels.with_columns(pl.Series("launched", launched, pl.Int64))
-    chosen = choose(replace(events, kernels=kernels), findings)
+    chosen, since, sure = _launched(choose(events, findings), events)
     listed = lanes(chosen.kernels, chosen.step.start, round(chosen.step.us * 1e3))
     places = [place for place, lane in enumerate(listed) if lane.kernel >= 0 and lane.stream == COMPUTE]
     own = chosen.kernels[[listed[place].kernel for place in places]]
-    found = _lives(events, kernels, chosen, own)
+    found = _lives(events, chosen, own, since)
     way = passes(chosen.kernels)
     touched = accesses(own, events.blocks, found)
     _tell(events, sure, touched, chosen, findings)
@@ -108,12 +106,27 @@ def _kernels_from_blocks(events: Events, findings: Findings) -> Events:
 _GIVEN = ("name", "stream", "start", "duration", "launched")
 
 
-def _lives(events: Events, kernels: pl.DataFrame, chosen: Chosen, own: pl.DataFrame) -> Lives:
+def _launched(chosen: Chosen, events: Events) -> tuple[Chosen, int | None, int]:
+    """The chosen step with the launch times of its kernels, host time of the last launch before it, and how many of
+    its launches are by evidence. The step before it is matched too, so that its blocks are not taken for this one's."""
+    kernels, blocks, skip = chosen.kernels, events.blocks, 0
+    if (before := chosen.before) is not None:
+        span = (pl.col("start") >= before.start) & (pl.col("start") < chosen.step.start)
+        earlier = events.kernels.filter(span)
+        skip = earlier.height
+        kernels = pl.concat([earlier, kernels])
+        # The host is ahead of the device, but not by more than a step.
+        blocks = blocks.filter(pl.col("allocated") >= before.start - (chosen.step.start - before.start))
+    launched, sure = launch_times(kernels, blocks.filter(pl.col("allocated") < chosen.step.end))
+    own = chosen.kernels.with_columns(pl.Series("launched", launched[skip:], pl.Int64))
+    return replace(chosen, kernels=own), int(launched[skip - 1]) if skip else None, sure
+
+
+def _lives(events: Events, chosen: Chosen, own: pl.DataFrame, since: int | None) -> Lives:
     """Lives in the chosen step's compute kernels `own`. Of several steps, the host's share of one is from the last
-    launch of the step before to its own last launch."""
+    launch of the step before, `since`, to its own last launch."""
     host = own["launched"].to_numpy()
-    earlier = kernels.filter(pl.col("start") < chosen.step.start)["launched"]
-    start = int(earlier[-1]) + 1 if earlier.len() else None
+    start = since + 1 if since is not None else None
     end = int(host[-1]) + 1 if len(host) and chosen.until is not None else None
     return lives(events.blocks, host, start, end)
 

@@ -60,8 +60,8 @@ def lanes(kernels: pl.DataFrame, start: int, step_ns: int) -> list[Lane]:
     rest = waiting + start + step_ns - done
     if rest > 0:
         listed.append(Lane(-1, COMPUTE, done, rest))
-    # Idle time begins where the kernel before ended: before all that starts while it lasts.
-    return sorted(listed, key=lambda lane: (lane.start, lane.kernel >= 0))
+    # Idle time begins where the kernel before ended: before all that starts while it lasts, after what starts with it.
+    return sorted(listed, key=lambda lane: (lane.start, lane.kernel < 0))
 
 
 def _streams(kernels: pl.DataFrame) -> list[str]:

@@ -30,6 +30,10 @@ KIB_PER_MB = 1000
 MINDSPORE_UNIT = 1024 / KIB_PER_MB
 
 
+ROUNDING = 4 << 10
+"""Bytes by which figures of one pool may differ for their decimals."""
+
+
 @dataclass(frozen=True)
 class Pool:
     """`blocks` (columns `BLOCKS`): the listed ones, and those that the totals prove. `base_bytes`: there all the
@@ -61,12 +65,34 @@ def pools_of(rows: pl.DataFrame, findings: Findings, precision: int = 512) -> li
 
 
 def _pool(rows: pl.DataFrame, findings: Findings, precision: int) -> Pool:
-    took = rows.select("allocated", "bytes", "total_after").iter_rows()
-    gave = rows.filter(pl.col("freed").is_not_null()).select("freed", -pl.col("bytes"), "total_freed").iter_rows()
-    changes = sorted((_Change(*change) for change in (*took, *gave)), key=lambda change: (change.time, change.bytes))
-    first = next((c for c in changes if c.total is not None), None)
-    level = first.total - first.bytes if first is not None and first.total is not None else 0
-    base, peak = level, level
+    took = rows.select(time="allocated", bytes="bytes", total="total_after")
+    gave = rows.select(time="freed", bytes=-pl.col("bytes"), total="total_freed").drop_nulls("time")
+    changes = pl.concat([took, gave]).sort("time", "bytes")
+    listed = rows.select(pl.col(name).cast(kind) for name, kind in BLOCKS.items())
+    reserved = int(rows["reserved"].max() or 0)  # type: ignore[arg-type]
+    level = changes["bytes"].cum_sum()
+    apart = changes["total"] - level
+    start = int(apart.drop_nulls().head(1).sum())
+    if not apart.is_not_null().any() or (apart - start).abs().max() < precision:  # type: ignore[operator]
+        return Pool(listed, start, start + max(int(level.max() or 0), 0), reserved)  # type: ignore[arg-type]
+    walk = _walk([_Change(*change) for change in changes.iter_rows()], start, precision)
+    _tell(walk.found, findings)
+    extra = pl.DataFrame(walk.found, schema=BLOCKS, orient="row")
+    return Pool(pl.concat([listed, extra]), walk.base, walk.peak, reserved)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """What the totals prove: blocks by name, bytes, allocated and freed; what is there all the time; and the peak."""
+
+    found: list[tuple[str, int, int | None, int | None]]
+    base: int
+    peak: int
+
+
+def _walk(changes: list[_Change], level: int, precision: int) -> _Walk:
+    """Through all changes in order of time, from `level` on."""
+    base = peak = level
     unlisted: list[tuple[int, int]] = []  # still there: bytes, allocated
     found: list[tuple[str, int, int | None, int | None]] = []
     for _, together in groupby(changes, key=lambda change: change.time):
@@ -93,11 +119,7 @@ def _pool(rows: pl.DataFrame, findings: Findings, precision: int) -> Pool:
                     found.append((GHOST, gone, None, change.time))
                     base -= gone
             peak = max(peak, level)
-    found += [(UNLISTED, size, since, None) for size, since in unlisted]
-    _tell(found, findings)
-    listed = rows.select(pl.col(name).cast(kind) for name, kind in BLOCKS.items())
-    extra = pl.DataFrame(found, schema=BLOCKS, orient="row")
-    return Pool(pl.concat([listed, extra]), base, peak, int(rows["reserved"].max() or 0))  # type: ignore[arg-type]
+    return _Walk(found + [(UNLISTED, size, since, None) for size, since in unlisted], base, peak)
 
 
 def _tell(found: list[tuple[str, int, int | None, int | None]], findings: Findings) -> None:
@@ -125,7 +147,7 @@ def memory_of(
     application = record.get("APP", (0, 0))[1]
     listed = _peak(pools)
     if mindspore and allocated and (listed is None or abs(allocated / max(listed, 1) - MINDSPORE_UNIT) < 0.004):
-        allocated, reserved, application = (size * KIB_PER_MB // 1024 for size in (allocated, reserved, application))
+        allocated, reserved, application = ((size * KIB_PER_MB + 512) // 1024 for size in (allocated, reserved, application))
         told = "memory_record.csv calls 1000 KiB an MB (MindSpore): its figures are divided by 1.024"
         findings.normalised(told)
         findings.warn(told)
@@ -163,10 +185,10 @@ def _peak(pools: list[Pool]) -> int | None:
 
 def _agreed(listed: int | None, recorded: int | None, findings: Findings) -> int | None:
     """The pool's record samples less often and is rounded more than the allocations: theirs is the peak, unless
-    the record saw clearly more."""
+    the record saw more."""
     if listed is None or recorded is None:
         return recorded if listed is None else listed
-    if recorded > listed * 1.001:
+    if recorded > listed + ROUNDING:
         return recorded
     if recorded < listed * 0.999:
         findings.warn(

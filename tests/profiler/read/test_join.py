@@ -215,7 +215,7 @@ def test_warm_up_and_a_step_cut_short_do_not_count() -> None:
     events = steps((0, 90, 9.0), (100, 120, 1.0), (200, 220, 1.2), (300, 310, 0.4), names=["ab", "ab", "ab", "a"])
     chosen = choose(events, findings)
     assert chosen.steps == 2 and chosen.step.number in (1, 2) and chosen.spread_us == pytest.approx(0.2)
-    assert any("steps [3]" in warning for warning in findings.warnings)
+    assert any("left out (3)" in warning for warning in findings.warnings)
     assert any("warm-up" in warning for warning in findings.warnings)
 
 
