@@ -34,6 +34,7 @@ CHUNK = 1 << 20
 
 GZIP_MAGIC = b"\x1f\x8b"
 
+_NUMBER = re.compile(r"[-+.eE0-9]*")
 _BLANK = re.compile(r"[ \t\r\n]*")
 
 
@@ -100,7 +101,7 @@ class JsonStream:
                 self._next()
             name = self._value()
             if not isinstance(name, str) or self._next() != ":":
-                raise Damaged("a key is missing")
+                raise Damaged("no key, where one must be")
             self._at += 1
             if self._next() == "[" and name == key:
                 yield from self._list()
@@ -132,25 +133,27 @@ class JsonStream:
                 raise Damaged("the file ends in the middle")
 
     def _value(self) -> Any:
+        """The value that begins here. What is cut off and what is wrong look alike until more has been read."""
         size = CHUNK
         while True:
+            fault = ""
             try:
                 value, end = self._decode(self._text, self._at)
-                # A number at the end of what is read may go on.
-                if end < len(self._text) or self._ended:
+                # A number at the end of what is read may go on: "12" with "3", "0." with "5", "1e" with "-3".
+                rest = _NUMBER.match(self._text, end)
+                if self._ended or (rest is not None and rest.end() < len(self._text)):
                     self._at = end
                     return value
-                why = "the file ends in the middle"
             except json.JSONDecodeError as error:
-                why = f"no JSON ({error.msg})"
+                fault = f", or is no JSON ({error.msg})"
             except RecursionError:
-                raise Damaged("brackets nested too deeply") from None
+                raise Damaged("brackets are nested too deeply") from None
             except ValueError:
-                raise Damaged("a number of thousands of digits") from None
+                raise Damaged("a number has thousands of digits") from None
             if len(self._text) - self._at > MAX_ELEMENT:
-                raise Damaged(why if why.startswith("no JSON") else f"an element of more than {MAX_ELEMENT} characters")
+                raise Damaged(f"an element has more than {MAX_ELEMENT:,} characters{fault}")
             if not self._more(size):
-                raise Damaged(why if self._ended and why.startswith("no JSON") else "the file ends in the middle")
+                raise Damaged(f"the file ends in the middle{fault}")
             size *= 2
 
     def _more(self, size: int) -> bool:
