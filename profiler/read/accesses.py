@@ -53,7 +53,7 @@ def accesses(kernels: pl.DataFrame, blocks: pl.DataFrame, found: Lives) -> Acces
             fit = next((one for one in written if size[block] in block_sizes(one[1])), None)
             if fit is not None and not found.before[block]:
                 written.remove(fit)
-                shape[block] = fit[0]
+                shape[block] = _squeezed(fit[0])
                 kind = (output_types or "").split(";")[0]
                 tensor[block] = f"{fit[0]} {kind}"
     return Accesses(reads, tensor, shaped)
@@ -63,6 +63,7 @@ def _youngest(
     one: Tensor, alive: dict[int, list[int]], last: list[int], shape: dict[int, str], taken: set[int], k: int
 ) -> int | None:
     other: int | None = None
+    wanted = _squeezed(one[0])
     for size in block_sizes(one[1]):
         lying = alive.get(size)
         if not lying:
@@ -71,7 +72,11 @@ def _youngest(
         for block in reversed(lying):
             if block in taken:
                 continue
-            if shape.get(block) == one[0]:
+            if shape.get(block) == wanted:
                 return block
             other = block if other is None else other
     return other
+
+
+def _squeezed(shape: str) -> str:
+    return ",".join(number for number in shape.split(",") if number != "1")
