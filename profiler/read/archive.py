@@ -14,6 +14,7 @@ from __future__ import annotations
 import bz2
 import io
 import stat
+import struct
 import tarfile
 import tempfile
 import unicodedata
@@ -180,6 +181,10 @@ def _told(name: str) -> str:
     return repr(name if len(name) <= TOLD_NAME else name[:TOLD_NAME] + "...")
 
 
+# What `zipfile` and `tarfile` raise besides their own errors on headers that make no sense (found by fuzzing).
+_FOOLED = (ValueError, ArithmeticError, LookupError, RuntimeError, struct.error)
+
+
 # -- zip ---------------------------------------------------------------------------------------------------
 
 
@@ -194,13 +199,15 @@ def _unzip(file: IO[bytes], into: _Unpacking) -> None:
                     continue
                 with archive.open(member) as source:
                     into.store(source, member.filename, member.compress_size)
-    except (NotImplementedError, RuntimeError, ValueError) as error:
-        if isinstance(error, UnreadableError):
-            raise
-        raise into.refused(f"cannot be unpacked: {error}", "pack it anew") from error
+    except UnreadableError:
+        raise
+    except _FOOLED as error:
+        raise into.refused(f"is damaged: {error}", "pack it anew") from error
 
 
 def _check_zipped(member: zipfile.ZipInfo, into: _Unpacking) -> None:
+    if not member.filename:
+        raise into.refused("has a member without a name", "pack it anew")
     if member.flag_bits & 0x1:
         raise into.refused(f"is encrypted ({_told(member.filename)})", "pack it without a password")
     # LZMA allocates what its header says, up to 4 GiB.
@@ -226,9 +233,9 @@ def _untar(file: IO[bytes], head: bytes, into: _Unpacking) -> None:
         with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:", errors="surrogateescape") as archive:
             for member in archive:
                 _take(member, archive, into)
-    except (ValueError, OverflowError, RecursionError) as error:
-        if isinstance(error, UnreadableError):
-            raise
+    except UnreadableError:
+        raise
+    except _FOOLED as error:
         raise into.refused(f"is damaged: {error}", "pack it anew") from error
 
 

@@ -7,6 +7,7 @@ one of a profile's is searched for it as a stream.
 from __future__ import annotations
 
 import re
+import zlib
 from gzip import GzipFile
 from pathlib import Path
 from typing import IO, cast
@@ -38,7 +39,7 @@ def find(path: Path) -> list[RankFiles]:
         return []
     try:
         return [RankFiles(path)] if _is_profile(path) else []
-    except (OSError, EOFError, ValueError, zstandard.ZstdError):
+    except (OSError, EOFError, ValueError, zlib.error, zstandard.ZstdError):
         return []  # damaged: no other kind is compressed like that, but nor can this be told to be ours
 
 

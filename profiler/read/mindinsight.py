@@ -48,6 +48,8 @@ WARM_UP = 1.5
 """Times the median of the other steps from which on a step is no ordinary one."""
 
 MAX_COLUMNS = 10_000
+MAX_STEP_NS = 10**15
+"""Eleven days: a longer step is a fault of the file."""
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,7 @@ def _steps(path: Path, communications: Sequence[_Communication], findings: Findi
     bad = (pl.col("step").is_null() | pl.col("start").is_null() | pl.col("end").is_null()).or_(
         (pl.col("start") >= pl.col("end")) | (pl.col("start") < 0) | (pl.col("step") < 1) | (pl.col("step") > 2**31)
     )
+    bad |= pl.col("end") - pl.col("start") > MAX_STEP_NS
     rows = without(rows, bad, path, "rows without a step's number, start and end", findings)
     if not rows.height:
         raise UnreadableError(f"{findings.name(path)} has no complete step (profile at least two)")
@@ -164,7 +167,11 @@ def _computing(path: Path | None, kept: tuple[int, int] | None, findings: Findin
     further last row is an average, as in the file of steps."""
     if path is None:
         return
-    sums = read_table(path, {"ms": ["computation_time", "computation"]}, findings)
+    try:
+        sums = read_table(path, {"ms": ["computation_time", "computation"]}, findings, need=("ms",))
+    except UnreadableError as error:
+        findings.warn(str(error))
+        return
     sums = sums.with_columns(nanoseconds("ms", MILLISECOND_NS))
     bad = pl.col("ms").is_null() | (pl.col("ms") < 0)
     times = without(sums, bad, path, "rows without a computing time", findings)["ms"].to_list()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from hyperopt import profile as profiles
 from hyperopt.documents import write
 from hyperopt.profile import Profile
 from profiler.read import entries, layers
+from profiler.read.archive import is_archive
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.imbalance import imbalance, told
 from profiler.read.layers import LayerModel
@@ -45,7 +47,9 @@ def read_folder(root: Path, output: Path | None, path: str, name: str, sources: 
     if len(kinds) > 1:
         warnings.append(f"ranks of several kinds: {', '.join(kinds)}")
     if not kinds:
-        warnings.append(f"no kind of profile was recognised in {Path(path).name or path} ({REMEDY})")
+        inside = _archives(root)
+        remedy = f"it holds archives: unpack {', '.join(inside)}, or give one of them" if inside else REMEDY
+        warnings.append(f"no kind of profile was recognised in {Path(path).name or path} ({remedy})")
     return Manifest(
         path=entries.clean(path),
         kind=MIXED if len(kinds) > 1 else kinds[0] if kinds else UNKNOWN,
@@ -137,6 +141,14 @@ class _Reading:
 
     def _where(self, path: Path) -> str:
         return entries.clean(str(path.relative_to(self.root)) if path.is_relative_to(self.root) else path.name)
+
+
+def _archives(root: Path) -> list[str]:
+    """Names of some archives in a folder, which are not unpacked there."""
+    if not root.is_dir():
+        return []
+    files = (path for path in islice(root.rglob("*"), 1000) if path.is_file() and not path.is_symlink())
+    return [entries.clean(path.name) for path in islice(filter(is_archive, files), 3)]
 
 
 def _said(files: RankFiles) -> int | None:

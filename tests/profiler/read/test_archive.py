@@ -245,3 +245,15 @@ def test_a_chain_of_headers_without_end(tmp_path: Path) -> None:
     header = bytearray(tarred([("a" * 200, b"")], tarfile.GNU_FORMAT)[:1024])
     with pytest.raises(UnreadableError):
         unpack(tmp_path, bytes(header) * 5000)
+
+
+def test_a_member_without_a_name(tmp_path: Path) -> None:
+    data = zipped([("a", b"1")])
+    start = data.index(b"PK\x01\x02")
+    entry = bytearray(data[start : data.index(b"PK\x05\x06")])
+    entry[28:30] = (0).to_bytes(2, "little")
+    del entry[46:47]
+    end = bytearray(data[data.index(b"PK\x05\x06") :])
+    end[12:16] = len(entry).to_bytes(4, "little")
+    with pytest.raises(UnreadableError, match="a member without a name"):
+        unpack(tmp_path, data[:start] + bytes(entry) + bytes(end))

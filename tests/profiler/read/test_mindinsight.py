@@ -133,6 +133,21 @@ def test_a_summary_alone_still_gives_the_computing_time(tmp_path: Path) -> None:
     assert (findings.computing_us, findings.stage) == (41_000.0, 1)
 
 
+def test_a_summary_without_its_column_is_told(tmp_path: Path) -> None:
+    write_pipeline(tmp_path)
+    (tmp_path / "ascend_cluster_analyse_pipeline-parallel_2_2_0.csv").write_text("a,b\n1,2\n")
+    _, findings = one(tmp_path)
+    assert findings.computing_us is None and "has no column computation_time" in findings.warnings[0]
+
+
+def test_a_step_of_eleven_days_is_dropped(tmp_path: Path) -> None:
+    rows = detail_rows(10.0, 4, 100.0)
+    cells = rows[2].split(",")
+    cells[2] = "9" * 17
+    _, findings = rewritten(tmp_path, [*rows[:2], ",".join(cells), *rows[3:]])
+    assert [(d.rows, d.lines) for d in findings.dropped] == [(1, (3,))]
+
+
 @pytest.mark.skipif(not SHARED_DATA.exists(), reason=ABSENT)
 def test_the_real_run(tmp_path: Path) -> None:
     for files in mindinsight.find(SHARED_DATA / "mindspore_pipeline"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -235,6 +236,13 @@ def test_what_is_not_recognised_says_what_to_give(tmp_path: Path) -> None:
         read(tmp_path / "nowhere")
 
 
+def test_an_archive_in_a_folder_is_not_unpacked_but_told(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "rank.zip", "w") as archive:
+        archive.writestr("r0.one", "0")
+    manifest = read_folder(tmp_path, None, str(tmp_path), "x", (ONE,))
+    assert "it holds archives: unpack rank.zip, or give one of them" in manifest.refusal
+
+
 def test_differences_between_measured_and_replayed_are_warned_about(tmp_path: Path) -> None:
     measured = Measured(step_us=90_000.0, peak_bytes=768 * 2**20 + 1)
     profile = msgspec.structs.replace(worked_example(), measured=measured)
@@ -260,9 +268,13 @@ def test_a_profile_document_is_recognised_wherever_its_format_stands(tmp_path: P
     assert (manifest.kind, manifest.ranks[0].operators) == ("hyperopt", 12_000)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"format": "hyperopt.plan/1"}', b'{"operators": []}', b'{"name": 1}', b"\x1f\x8bxx"]
-)
+DAMAGED = b"\x1f\x8b\x08\0\0\0\0\0\0\xff" + b"\xff" * 50
+
+
+OTHERS = [b"", b"[]", b'{"format": "hyperopt.plan/1"}', b'{"operators": []}', b'{"name": 1}', b"\x1f\x8bxx", DAMAGED]
+
+
+@pytest.mark.parametrize("content", OTHERS)
 def test_other_json_is_no_profile_document(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "p.json").write_bytes(content)
     assert documents.find(tmp_path / "p.json") == []
