@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hyperopt.occupancy import occupancy
 from hyperopt.profile import IDLE, Device, Measured, Operator, Profile, Run, Storage
 from profiler.read.entries import accepted, refused
 from profiler.read.findings import Findings
@@ -51,12 +52,16 @@ def test_shares_of_step_and_peak() -> None:
     assert (shares.peak, shares.workspace, shares.base) == (0.5, 0.1, 0.4)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_shares_of_the_peak_add_up(seed: int) -> None:
-    shares = entry(random_profile(seed)).coverage
+@pytest.mark.parametrize("seed", range(200))
+def test_shares_of_the_peak_are_those_of_the_occupancy(seed: int) -> None:
+    profile = random_profile(seed, operators=12 + seed % 40)
+    shares, held = entry(profile).coverage, occupancy(profile)
     assert shares.step is not None and 0 <= shares.step <= 1
-    if shares.peak is not None:
-        assert shares.peak + (shares.workspace or 0) + (shares.base or 0) == pytest.approx(1, abs=3e-6)
+    if held.peak_bytes:
+        workspace = sum(block.bytes for block in held.at_peak if block.storage is None)
+        assert shares.workspace == pytest.approx(workspace / held.peak_bytes, abs=1e-6)
+        assert shares.base == pytest.approx(held.base_bytes / held.peak_bytes, abs=1e-6)
+        assert (shares.peak or 0) + (shares.workspace or 0) + (shares.base or 0) == pytest.approx(1, abs=3e-6)
 
 
 def test_computing_time_is_the_sources_or_the_sum_of_the_compute_stream() -> None:
