@@ -60,11 +60,20 @@ def rank_of(folder: Path, otherwise: int | None = None) -> int | None:
     return int(named[1]) if named else None
 
 
-def origin_of(folder: Path, rank: int | None, *, mindspore: bool, device: str = "Ascend NPU") -> Origin:
-    """Framework, versions and place in the run. `mindspore`: the tables say so; the folder may, too."""
+def origin_of(
+    folder: Path,
+    rank: int | None,
+    *,
+    mindspore: bool,
+    device: str = "Ascend NPU",
+    arguments: Mapping[str, Any] | None = None,
+) -> Origin:
+    """Framework, versions and place in the run. `mindspore`: the tables say so; the folder may, too. `arguments`:
+    how the run is distributed (`distributed_args`), where the tables know; else the folder's metadata do."""
     info = next((json_of(path) for path in infos(folder)), {})
-    arguments = json_of(folder / "profiler_metadata.json").get("distributed_args", {})
-    arguments = arguments if isinstance(arguments, dict) else {}
+    if not arguments:
+        said = json_of(folder / "profiler_metadata.json").get("distributed_args", {})
+        arguments = said if isinstance(said, dict) else {}
     number, world = rank or 0, arguments.get("world_size")
     mindspore = mindspore or folder.name.endswith("_ascend_ms") or "ms_version" in info
     notes = []
@@ -81,6 +90,17 @@ def origin_of(folder: Path, rank: int | None, *, mindspore: bool, device: str = 
         world_size=max(world if isinstance(world, int) and 0 < world < 2**31 else 1, number + 1),
         notes=tuple(notes),
     )
+
+
+def stage_of(folder: Path, rank: int | None) -> int | None:
+    """The pipeline stage: the rank's place in its group named "pp"; None where no group says it."""
+    groups = json_of(folder / "profiler_metadata.json").get("parallel_group_info", {})
+    for group in groups.values() if isinstance(groups, dict) else ():
+        if isinstance(group, dict) and group.get("group_name") == "pp":
+            members = group.get("global_ranks")
+            if isinstance(members, list) and len(members) > 1 and rank in members:
+                return members.index(rank)
+    return None
 
 
 def steps_of(kernels: pl.DataFrame, times: Mapping[int | None, Mapping[str, float]]) -> tuple[Step, ...]:

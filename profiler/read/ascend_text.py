@@ -25,7 +25,7 @@ from pathlib import Path
 import polars as pl
 
 from hyperopt.profile import Profile
-from profiler.read.ascend_folder import OUTPUT, StepTimes, infos, origin_of, rank_of, steps_of
+from profiler.read.ascend_folder import OUTPUT, StepTimes, infos, origin_of, rank_of, stage_of, steps_of
 from profiler.read.events import KERNELS, Events, Memory, no_blocks, no_kernels
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.join import profile_of
@@ -99,13 +99,14 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     times = _step_times(found["steps"], findings)
     if times:
         findings.computing_us = sum(row["computing"] for row in times.values()) / len(times)
+    folder = files.path.parent if files.path.is_file() or files.path.name == OUTPUT else files.path
+    findings.stage = stage_of(folder, files.rank)
     kernels = _kernels(found["kernels"], findings)
     pools, mindspore = _blocks(found["blocks"], findings)
     memory = _memory(found, pools, mindspore, findings)
     if not kernels.height and memory.peak_bytes is None:
         raise UnreadableError(_nothing_in(files.path, found))
     blocks = pl.concat([pool.blocks for pool in pools]).sort("allocated") if pools else no_blocks()
-    folder = files.path.parent if files.path.is_file() or files.path.name == OUTPUT else files.path
     origin = origin_of(folder, files.rank, mindspore=mindspore)
     return profile_of(Events(origin, kernels, blocks, memory, steps_of(kernels, times)), findings)
 

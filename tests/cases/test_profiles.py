@@ -8,6 +8,7 @@ import pytest
 
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
+from profiler.read import read as read_all
 from profiler.read.ascend_text import SOURCE
 from profiler.read.findings import Findings, UnreadableError
 from tests.conftest import ABSENT, SHARED_DATA
@@ -109,6 +110,18 @@ def test_c2_what_is_beside_the_pool_and_what_stays() -> None:
     assert any("HCCL 1241.7 MiB" in note for note in profile.run.notes)
     assert len([s for s in profile.storages if s.resident_at_end]) == 1
     assert any("2 micro-batches through 14 layers" in note for note in profile.run.notes)
+
+
+@pytest.mark.skipif(not QWEN.exists(), reason=ABSENT)
+def test_the_run_s_stages_are_told_apart_and_their_imbalance_named() -> None:
+    manifest = read_all(QWEN)
+    assert [(rank.rank, rank.status) for rank in manifest.ranks] == [
+        (0, "accepted"),
+        (1, "refused"),
+        (2, "accepted"),
+        (3, "refused"),
+    ]
+    assert any("stage 1" in warning and "1.7" in warning for warning in manifest.warnings)
 
 
 @pytest.mark.skipif(not QWEN.exists(), reason=ABSENT)
