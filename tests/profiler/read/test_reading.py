@@ -299,13 +299,6 @@ def test_a_gigabyte_on_one_line_is_no_profile_and_costs_nothing(tmp_path: Path) 
     assert all("fault of ours" not in text for text in (*manifest.warnings, *(r.reason for r in manifest.ranks)))
 
 
-def test_every_source_of_the_table_can_be_imported() -> None:
-    from profiler.read.sources import MODULES, all_sources
-
-    kinds = [source.kind for source in all_sources()]
-    assert len(set(kinds)) == len(MODULES) and "" not in kinds
-
-
 def test_a_pipeline_and_its_imbalance(tmp_path: Path) -> None:
     manifest = read(write_pipeline(tmp_path / "run", (10.0, 10.0, 40.0, 42.0)), tmp_path / "out")
     assert [(rank.rank, rank.stage, rank.computing_us) for rank in manifest.ranks] == [
