@@ -24,13 +24,14 @@ name. Facts: PROFILE_FORMATS, A.7; msprof's reference of its exports. The file i
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+import msgspec
 import polars as pl
 
 from hyperopt.profile import Profile
-from profiler.read.ascend_folder import OUTPUT, StepTimes, origin_of, rank_of, steps_of
+from profiler.read.ascend_folder import StepTimes, origin_of, stage_in, stage_of, steps_of
+from profiler.read.ascend_places import database_of, device_of, find, folder_of
 from profiler.read.ascend_schema import (
     ALLOCATIONS,
     CALLS,
@@ -39,11 +40,11 @@ from profiler.read.ascend_schema import (
     DEVICES,
     ENGINE,
     KERNEL_INFO,
+    META,
     MODULE_MEMORY,
     MODULES,
     PARTS,
     PROCESS,
-    RANKS,
     RECORD,
     STEP_TRACE,
     STEPS,
@@ -57,27 +58,16 @@ from profiler.read.pools import Pool, memory_of, pools_of
 from profiler.read.ranks import RankFiles, Source
 from profiler.read.sqlite_file import Columns, SqliteFile, is_sqlite
 
-NAMED = re.compile(r"(?:ascend_(?:pytorch|mindspore)_profiler(?:_(\d+))?|msprof_(\d+))\.db")
 BESIDE = ("analysis.db", "communication_analyzer.db")
 NOT_SAID = ("", "N/A", "NA")
-RANK_DIGITS = 6
-"""A longer number in a file's name is a time."""
-MAX_RANKS = 4096
 LONGEST_NS = 10**15
-MOST_BYTES = 2**53
-"""What a profile can hold."""
+AWAY = "times weeks away from the others"
+MOST_BYTES = 2**43
+"""More than any device has; sums of it still fit into a profile."""
 NO_CONNECTION = 2**32 - 1
 SHAPES = ("inputs", "input_types", "outputs", "output_types")
 COMPUTING = "KERNEL_|AI_CORE|AI_VECTOR_CORE|AI_CPU|MIX_AIC|MIX_AIV|DSA_SQE"
 """Types of tasks that are kernels, where nothing else says so."""
-
-
-def find(path: Path) -> list[RankFiles]:
-    """The ranks at this file or folder. A database may have any name, and hold several ranks."""
-    if path.is_file():
-        return _ranks_in(path, path) if _is_profile(path) or NAMED.fullmatch(path.name) else []
-    databases = _databases(path)
-    return [rank for db in databases for rank in _ranks_in(db, path if len(databases) == 1 else db)]
 
 
 def read(files: RankFiles, findings: Findings) -> Profile:
@@ -90,12 +80,13 @@ SOURCE = Source("ascend_db", "Ascend profiler export as sqlite (torch_npu, MindS
 
 def events_of(files: RankFiles, findings: Findings) -> Events:
     """What the database says of one rank, before kernels and blocks are joined. Raises `UnreadableError`."""
-    database = _database(files.path, findings)
+    database = database_of(files.path, findings)
     times = _step_times(database, findings)
     if times:
         findings.computing_us = sum(row["computing"] for row in times.values()) / len(times)
     with SqliteFile(database, findings) as file:
         rank = _Rank(file, files, findings)
+        findings.stage = rank.stage()
         kernels = rank.kernels()
         pools = rank.pools()
         memory = rank.memory(pools)
@@ -115,7 +106,7 @@ class _Rank:
         self.file = file
         self.files = files
         self.findings = findings
-        self.device = _device(file, files.rank)
+        self.device = device_of(file, files.rank)
         strings = file.read("STRING_IDS", STRINGS).drop_nulls().unique("id", keep="first", maintain_order=True)
         self.strings = strings.select("id", pl.col("value").str.strip_chars(" \t\r\n"))
 
@@ -140,6 +131,7 @@ class _Rank:
         length = pl.col("end") - pl.col("start")
         found = self._good(found, "TASK or COMMUNICATION_OP", length < 0, "negative durations")
         found = self._good(found, "TASK or COMMUNICATION_OP", length > LONGEST_NS, "durations of weeks")
+        found = self._good(found, "TASK or COMMUNICATION_OP", _is_away("start"), AWAY)
         if not found.height:
             return no_kernels()
         found = self._launched(found.sort("start", maintain_order=True))
@@ -155,20 +147,31 @@ class _Rank:
             & pl.col("pool_stream").is_null()
             & ~pl.col("name").str.contains("::", literal=True).fill_null(False)
         )
-        totals = [_bytes(c) for c in ("total_after", "total_freed", "reserved")]
-        rows = rows.with_columns(totals).drop("active", "pool_stream", "device")
+        rows = rows.drop("active", "pool_stream", "device")
         if not rows["graph_engine"].any():
             rows = pl.concat([rows, self._engine()], how="diagonal")
-        rows = self._good(rows, "OP_MEMORY", pl.col("allocated").is_null(), "no allocation time")
-        rows = self._good(rows, "OP_MEMORY", _bytes("bytes").is_null(), "no size")
-        rows = self._good(rows, "OP_MEMORY", pl.col("freed") < pl.col("allocated"), "a release before the allocation")
+        lived = pl.col("freed") - pl.col("allocated")
+        for bad, what in (
+            (pl.col("allocated").is_null(), "no allocation time"),
+            (_bytes("bytes").is_null(), "no size"),
+            (lived < 0, "a release before the allocation"),
+            (_is_away("allocated") | (lived > LONGEST_NS), AWAY),
+        ):
+            rows = self._good(rows, "OP_MEMORY", bad, what)
+        if not rows.height:
+            return []
         engine = pl.col("graph_engine")
-        rows = rows.with_columns(
+        rows = rows.with_columns(_bytes(c) for c in ("total_after", "total_freed", "reserved")).with_columns(
             name=pl.when(engine).then("cann::" + pl.col("name")).otherwise(pl.col("name")),
             # The graph engine says the total before a release, the framework the one after it.
             total_freed=pl.col("total_freed") - pl.when(engine).then(pl.col("bytes")).otherwise(0),
         )
-        return pools_of(rows, self.findings) if rows.height else []
+        pools = pools_of(rows, self.findings)
+        if any(pool.base_bytes < 0 for pool in pools):
+            self.findings.warn("totals of OP_MEMORY contradict its allocations: the totals are not used")
+            unsaid = [pl.lit(None, pl.Int64).alias(column) for column in ("total_after", "total_freed")]
+            pools = pools_of(rows.with_columns(unsaid), self.findings)
+        return pools
 
     def memory(self, pools: list[Pool]) -> Memory:
         most = pl.col("allocated").max(), pl.col("reserved").max()
@@ -190,7 +193,20 @@ class _Rank:
         if self.device is not None:
             devices = devices.filter(pl.col("device") == self.device)
         device = next(iter(devices["name"].drop_nulls()), "Ascend NPU")
-        return origin_of(_folder(self.file.path), self.files.rank, mindspore=mindspore, device=device)
+        folder, arguments = folder_of(self.file.path), self._said("distributed_args")
+        return origin_of(folder, self.files.rank, mindspore=mindspore, device=device, arguments=arguments)
+
+    def stage(self) -> int | None:
+        groups, rank = self._said("parallel_group_info"), self.files.rank
+        return stage_in(groups, rank) if groups else stage_of(folder_of(self.file.path), rank)
+
+    def _said(self, name: str) -> dict[str, object]:
+        """An object that META_DATA keeps under this name; empty where there is none that reads."""
+        texts = self.file.read("META_DATA", META).filter(pl.col("name") == name)["value"].drop_nulls()
+        try:
+            return msgspec.json.decode(next(iter(texts), "{}"), type=dict[str, object])
+        except (msgspec.DecodeError, RecursionError):
+            return {}
 
     def _computing(self) -> pl.DataFrame:
         tasks = self.rows("TASK", TASKS).drop_nulls(["start", "end"]).drop("device")
@@ -281,96 +297,14 @@ class _Rank:
         return kept
 
 
-def _is_profile(path: Path) -> bool:
-    """Whether the file is a database with tables of a profile. One that does not open is none."""
-    if not is_sqlite(path):
-        return False
-    try:
-        with SqliteFile(path, Findings(path.parent)) as file:
-            strings = file.has("STRING_IDS", STRINGS)
-            kernels = file.has("TASK", TASKS, "start", "end") or file.has("COMMUNICATION_OP", COLLECTIVES, "start")
-            memory = file.has("OP_MEMORY", ALLOCATIONS, "bytes", "allocated") or file.has("NPU_OP_MEM", ENGINE, "bytes")
-            return strings and (kernels or memory or file.has("MEMORY_RECORD", RECORD, "component", "allocated"))
-    except UnreadableError:
-        return False
-
-
-def _databases(folder: Path) -> list[Path]:
-    """The databases of a profiler's folder or its output folder: the framework's, else msprof's, whose names are
-    times: the last of them, as a later export repeats an earlier one.
-
-    One that does not open counts, so that its rank is missed, unless the folder has the same as text.
-    """
-    inner = folder / OUTPUT if (folder / OUTPUT).is_dir() else folder
-    try:
-        named = sorted((m[2] or "", p) for p in inner.iterdir() if (m := NAMED.fullmatch(p.name)) and p.is_file())
-        text = (inner / "kernel_details.csv").exists()
-    except OSError:
-        return []
-    found = [(stamp, path) for stamp, path in named if _is_profile(path) or (not text and not _opens(path))]
-    framework = [path for stamp, path in found if not stamp]
-    exports = [path for stamp, path in found if len(stamp) > RANK_DIGITS]
-    devices = [path for stamp, path in found if 0 < len(stamp) <= RANK_DIGITS]
-    return framework or devices or exports[-1:]
-
-
-def _opens(path: Path) -> bool:
-    """Whether the file is a database with a schema that can be read, of whatever kind."""
-    try:
-        SqliteFile(path, Findings(path.parent)).close()
-    except UnreadableError:
-        return False
-    return True
-
-
-def _database(path: Path, findings: Findings) -> Path:
-    found = [path] if path.is_file() else _databases(path)
-    if not found:
-        raise UnreadableError(f"{findings.name(path)} holds no profiler database")
-    return found[0]
-
-
-def _ranks_in(database: Path, place: Path) -> list[RankFiles]:
-    """By the database's own map; else its devices, where it has several; else the folder's name for it, or its own."""
-    ranks: list[int] = []
-    try:
-        with SqliteFile(database, Findings(database.parent)) as file:
-            ranks = [r for r in file.read("RANK_DEVICE_MAP", RANKS)["rank"].drop_nulls().unique() if 0 <= r < 2**31]
-            devices = file.read("NPU_INFO", DEVICES)["device"].drop_nulls().unique()
-            if not ranks and len(devices) > 1:
-                ranks = [device for device in devices if 0 <= device < 2**31]
-    except UnreadableError:
-        pass  # said again, and to the one who asks, where the rank is read
-    if len(ranks) > 1:
-        return [RankFiles(database, rank) for rank in sorted(ranks)[:MAX_RANKS]]
-    if ranks:
-        return [RankFiles(place, ranks[0])]
-    named = NAMED.fullmatch(database.name)
-    number = next((n for n in (named.groups() if named else ()) if n and len(n) <= RANK_DIGITS), None)
-    return [RankFiles(place, rank_of(_folder(database), int(number) if number else None))]
-
-
-def _device(file: SqliteFile, rank: int | None) -> int | None:
-    """The device of a rank whose database holds others too; None: all that is there is the rank's.
-
-    Tables of the framework count devices among those that the process sees, others by their place in the machine, so
-    that a device is only asked for where it must be.
-    """
-    ranks = dict(file.read("RANK_DEVICE_MAP", RANKS).drop_nulls().iter_rows())
-    if ranks:
-        return ranks.get(rank) if len(ranks) > 1 else None
-    return rank if file.read("NPU_INFO", DEVICES)["device"].n_unique() > 1 else None
-
-
 def _bytes(column: str) -> pl.Expr:
     """The column, null where it is no size."""
     return pl.when(pl.col(column).is_between(0, MOST_BYTES)).then(pl.col(column))
 
 
-def _folder(database: Path) -> Path:
-    """The profiler's folder that a database lies in."""
-    parent = database.parent
-    return parent.parent if parent.name == OUTPUT else parent
+def _is_away(column: str) -> pl.Expr:
+    """Whether a time is nowhere near most others: one such would make the step weeks long."""
+    return ((pl.col(column).cast(pl.Float64) - pl.col(column).median()).abs() > LONGEST_NS).fill_null(False)
 
 
 def _step_times(database: Path, findings: Findings) -> StepTimes:

@@ -94,7 +94,11 @@ def origin_of(
 
 def stage_of(folder: Path, rank: int | None) -> int | None:
     """The pipeline stage: the rank's place in its group named "pp"; None where no group says it."""
-    groups = json_of(folder / "profiler_metadata.json").get("parallel_group_info", {})
+    return stage_in(json_of(folder / "profiler_metadata.json").get("parallel_group_info"), rank)
+
+
+def stage_in(groups: object, rank: int | None) -> int | None:
+    """As `stage_of`, of the groups as profilers list them: name -> {group_name, global_ranks}."""
     for group in groups.values() if isinstance(groups, dict) else ():
         if isinstance(group, dict) and group.get("group_name") == "pp":
             members = group.get("global_ranks")

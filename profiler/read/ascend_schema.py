@@ -13,6 +13,7 @@ from profiler.read.sqlite_file import Columns
 
 _I, _S, _F = pl.Int64, pl.String, pl.Float64
 STRINGS: Columns = {"id": (_I, ("id",)), "value": (_S, ("value",))}
+META: Columns = {"name": (_S, ("name",)), "value": (_S, ("value",))}
 MODULES: Columns = {"module": (_I, ("id",)), "name": (_S, ("name",))}
 TASKS: Columns = {
     "start": (_I, ("startNs",)),

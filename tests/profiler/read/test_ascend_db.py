@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from profiler.read import ascend_db
+from profiler.read.ascend_places import find
 from profiler.read.events import BLOCKS, KERNELS, Events
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles
@@ -20,7 +21,7 @@ from tests.profiler.read.ascend_run import KIB, MIB, T0
 
 
 def events(folder: Path, findings: Findings | None = None) -> Events:
-    (files,) = ascend_db.find(folder)
+    (files,) = find(folder)
     return ascend_db.events_of(files, findings or Findings(folder))
 
 
@@ -130,6 +131,15 @@ def test_blocks_older_than_the_record_are_no_base(tmp_path: Path) -> None:
     assert ghosts.select("bytes", "freed").rows() == [(2 * MIB, T0 + 320_000)]  # by the next total that shows it
 
 
+def test_totals_that_contradict_the_allocations_are_not_used(tmp_path: Path) -> None:
+    folder = write_db(small(), tmp_path / "a_ascend_pt")
+    alter(database_of(folder), "UPDATE OP_MEMORY SET allocationTotalAllocated = 7, releaseTotalAllocated = 7")
+    findings = Findings(folder)
+    found = events(folder, findings)
+    assert found.memory.base_bytes == 0 and found.blocks.height == 3
+    assert any("contradict" in warning for warning in findings.warnings)
+
+
 def test_the_record_of_the_pool_alone_gives_the_figures(tmp_path: Path) -> None:
     folder = write_db(small(), tmp_path / "a_ascend_pt")
     alter(database_of(folder), "DROP TABLE OP_MEMORY", "DROP TABLE NPU_OP_MEM")
@@ -219,8 +229,16 @@ def test_figures_beyond_what_a_profile_holds_are_dropped(tmp_path: Path) -> None
     findings = Findings(folder)
     found = events(folder, findings)
     assert found.kernels["name"].to_list() == ["hcom_send__1", "Mul2"]
-    assert max(found.blocks["bytes"]) < 2**53 and "HCCL" not in found.memory.external
+    assert max(found.blocks["bytes"]) < 2**43 and "HCCL" not in found.memory.external
     assert any("weeks" in dropped.why for dropped in findings.dropped)
+
+
+def test_kernels_weeks_away_from_the_others_are_dropped(tmp_path: Path) -> None:
+    folder = write_db(small(), tmp_path / "a_ascend_pt")
+    alter(database_of(folder), "UPDATE TASK SET startNs = 5, endNs = 9 WHERE globalTaskId = 0")
+    findings = Findings(folder)
+    assert events(folder, findings).kernels["name"].to_list() == ["hcom_send__1", "Mul2"]
+    assert any("weeks away" in dropped.why for dropped in findings.dropped)
 
 
 def test_kernels_without_a_table_of_information(tmp_path: Path) -> None:
@@ -251,7 +269,7 @@ def test_memory_alone(tmp_path: Path) -> None:
 
 def test_the_rank_is_the_maps_not_the_device(tmp_path: Path) -> None:
     folder = write_db(small(rank=3, device=5), tmp_path / "a_ascend_pt")
-    assert ascend_db.find(folder) == [RankFiles(folder, 3)]
+    assert find(folder) == [RankFiles(folder, 3)]
     assert events(folder).origin.rank == 3
 
 
@@ -264,13 +282,13 @@ def test_the_rank_without_a_map(tmp_path: Path, say: str) -> None:
         (folder / "profiler_info_6.json").unlink()
     if say == "folder":
         path.rename(path.with_name("ascend_pytorch_profiler.db"))
-    assert ascend_db.find(folder) == [RankFiles(folder, 6)]
+    assert find(folder) == [RankFiles(folder, 6)]
 
 
 def test_one_process_without_a_rank_says_minus_one(tmp_path: Path) -> None:
     folder = write_db(small(rank=0), tmp_path / "a_ascend_pt")
     alter(database_of(folder), "UPDATE RANK_DEVICE_MAP SET rankId = -1")
-    assert ascend_db.find(folder) == [RankFiles(folder, 0)]
+    assert find(folder) == [RankFiles(folder, 0)]
 
 
 def test_several_ranks_in_one_database(tmp_path: Path) -> None:
@@ -281,8 +299,8 @@ def test_several_ranks_in_one_database(tmp_path: Path) -> None:
         "INSERT INTO NPU_INFO VALUES (9, 'Ascend910C')",
         "UPDATE TASK SET deviceId = 9 WHERE globalTaskId = 2",
     )
-    assert ascend_db.find(path.parent) == [RankFiles(path, 0), RankFiles(path, 1)]
-    first, second = (ascend_db.events_of(files, Findings(tmp_path)) for files in ascend_db.find(path.parent))
+    assert find(path.parent) == [RankFiles(path, 0), RankFiles(path, 1)]
+    first, second = (ascend_db.events_of(files, Findings(tmp_path)) for files in find(path.parent))
     assert first.kernels["name"].to_list() == ["Mul1", "hcom_send__1"]
     assert second.kernels["name"].to_list() == ["Mul2"]
     assert (second.origin.rank, second.origin.device) == (1, "Ascend910C")
@@ -293,7 +311,7 @@ def test_devices_of_an_msprof_export_are_its_ranks(tmp_path: Path) -> None:
     folder = write_db(small(device=0), tmp_path / "a_ascend_pt")
     path = database_of(folder).rename(tmp_path / "msprof_20250109101532.db")
     alter(path, "DROP TABLE RANK_DEVICE_MAP", "INSERT INTO NPU_INFO VALUES (1, 'Ascend910B')")
-    assert ascend_db.find(tmp_path) == [RankFiles(path, 0), RankFiles(path, 1)]
+    assert find(tmp_path) == [RankFiles(path, 0), RankFiles(path, 1)]
 
 
 def test_the_last_export_of_msprof_is_taken(tmp_path: Path) -> None:
@@ -302,14 +320,14 @@ def test_the_last_export_of_msprof_is_taken(tmp_path: Path) -> None:
     data = path.read_bytes()
     for stamp in ("20250109101532", "20250110000000"):
         (tmp_path / f"msprof_{stamp}.db").write_bytes(data)
-    (files,) = ascend_db.find(tmp_path)
+    (files,) = find(tmp_path)
     assert files == RankFiles(tmp_path, 2)
 
 
 def test_a_database_under_another_name(tmp_path: Path) -> None:
     folder = write_db(small(), tmp_path / "a_ascend_pt")
     path = database_of(folder).rename(tmp_path / "event_0.dat")
-    assert ascend_db.find(path) == [RankFiles(path, 2)]
+    assert find(path) == [RankFiles(path, 2)]
     assert ascend_db.events_of(RankFiles(path, 2), Findings(tmp_path)).kernels.height == 3
 
 
@@ -320,13 +338,13 @@ def test_other_databases_are_not_ours(tmp_path: Path, name: str) -> None:
         path.write_text("Name,Type\n")
     else:
         make(path, {"memscope": [(1, "malloc")]}, {"memscope": "id INTEGER, event TEXT"})
-    assert ascend_db.find(path) == [] and ascend_db.find(tmp_path) == []
+    assert find(path) == [] and find(tmp_path) == []
 
 
 def test_a_broken_database_is_found_and_refused(tmp_path: Path) -> None:
     folder = write_db(small(), tmp_path / "a_ascend_pt")
     database_of(folder).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    (files,) = ascend_db.find(folder)
+    (files,) = find(folder)
     assert files == RankFiles(folder, 2)
     with pytest.raises(UnreadableError, match="is no sqlite file"):
         ascend_db.read(files, Findings(folder))
@@ -336,7 +354,7 @@ def test_a_broken_database_beside_text_is_left_to_the_text(tmp_path: Path) -> No
     folder = write_db(small(), tmp_path / "a_ascend_pt")
     database_of(folder).write_bytes(b"")
     (folder / OUTPUT / "kernel_details.csv").write_text("Name\n")
-    assert ascend_db.find(folder) == []
+    assert find(folder) == []
 
 
 def test_mindspore(tmp_path: Path) -> None:
@@ -344,6 +362,27 @@ def test_mindspore(tmp_path: Path) -> None:
     assert database_of(folder).name == "ascend_mindspore_profiler_2.db"
     origin = events(folder).origin
     assert (origin.framework, origin.framework_version, origin.device) == ("mindspore", "2.7.1", "Ascend910B")
+
+
+@pytest.mark.parametrize(
+    ("said", "world"),
+    [('{"world_size": 16, "pipeline_model_parallel_size": 2}', 16), ("[", 3), ('{"world_size": -1}', 3)],
+)
+def test_how_the_run_is_distributed(tmp_path: Path, said: str, world: int) -> None:
+    folder = write_db(small(), tmp_path / "a_ascend_pt")
+    alter(database_of(folder), f"INSERT INTO META_DATA VALUES ('distributed_args', '{said}')")
+    origin = events(folder).origin
+    assert (origin.rank, origin.world_size) == (2, world)
+    assert ("pipeline stages: 2" in origin.notes) == (world == 16)
+
+
+def test_the_pipeline_stage_is_the_ranks_place_in_its_group(tmp_path: Path) -> None:
+    folder = write_db(small(rank=6), tmp_path / "a_ascend_pt")
+    groups = '{"group_name_19": {"group_name": "pp", "group_rank": 1, "global_ranks": [2, 6]}}'
+    alter(database_of(folder), f"INSERT INTO META_DATA VALUES ('parallel_group_info', '{groups}')")
+    findings = Findings(folder)
+    events(folder, findings)
+    assert findings.stage == 1
 
 
 def test_computing_time_is_told(tmp_path: Path) -> None:
