@@ -12,8 +12,8 @@ Columns have been added three times; they are found by name. HyperParallel's dry
 says of which model. Seen in the sources of MindSpore 2.3 to 2.10 (mem_tracker.cc) and of HyperParallel (dry_run.py).
 
     tracker_table.py   rows of such files            tracker_record.py  tasks and blocks, what is not read and why
-    tracker_walk.py    the level of memory, and      tracker_names.py   kinds, phases and layers by names
-                       who has what at which task
+    tracker_graph.py   who writes what               tracker_names.py   kinds, phases and layers by names
+    tracker_walk.py    the level of memory, and who has what at which task
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from hyperopt.profile import Device, Measured, Operator, Phase, Profile, Run, Storage, check
+from hyperopt.profile import Device, Links, Measured, Operator, Profile, Run, Storage, check
 from profiler.capture.anatomy import operator_type
 from profiler.read.findings import Findings, UnreadableError
+from profiler.read.join import D2H_BYTES_PER_S, H2D_BYTES_PER_S
 from profiler.read.labels import label
 from profiler.read.ranks import RankFiles, Source
-from profiler.read.tracker_names import PINNED, kind_of, layer_of, phases_of, runs_once
+from profiler.read.tracker_graph import Signature
+from profiler.read.tracker_names import PINNED, kind_of, layer_of
 from profiler.read.tracker_record import CERTAINTIES, Record, read_record
 from profiler.read.tracker_walk import I64, Walk, walk
 
@@ -46,15 +48,15 @@ LARGEST = 2**53
 LARGEST_REPORT = 64 << 20
 """Bytes of a `rank_N.json` that is read for the few names in it; larger ones are passed over."""
 
+BLANK: Signature = ((), ())
+
 
 def find(path: Path) -> list[RankFiles]:
-    """A block file, a folder with one, or a folder of ranks."""
+    """A folder with a block file, such a file by itself, or a folder of a dry run's files."""
     if _is_block_file(path) or _is_block_file(path / BLOCKS_FILE):
         return [RankFiles(path, _rank(path))]
-    inner = [folder for folder in path.glob("rank_*") if _is_block_file(folder / BLOCKS_FILE)]
-    inner += [file for file in path.glob("rank_*_memory.csv") if _is_block_file(file)]
-    ranks = [RankFiles(place, _rank(place)) for place in inner if not place.is_symlink()]
-    return sorted(ranks, key=lambda found: (found.rank or 0, found.path))
+    files = [RankFiles(file, _rank(file)) for file in path.glob("rank_*_memory.csv") if _is_block_file(file)]
+    return sorted(files, key=lambda found: (found.rank or 0, found.path))
 
 
 def _is_block_file(path: Path) -> bool:
@@ -90,8 +92,7 @@ def _read(files: RankFiles, findings: Findings) -> Profile:
     peak = walked.peak + record.base
     if peak > LARGEST:
         raise UnreadableError(f"{findings.name(path)}: blocks of {peak} bytes at a time are more than any device has")
-    phases = phases_of(record.tasks.task, record.tasks.node)
-    operators = _operators(record, walked, phases)
+    operators = _operators(record, walked)
     said = _said(path)
     _tell(record, walked, path, findings)
     profile = Profile(
@@ -101,14 +102,19 @@ def _read(files: RankFiles, findings: Findings) -> Profile:
             framework_version=said.torch_version,
             model=said.model,
             rank=files.rank or 0,
-            world_size=max(said.world_size, _ranks_beside(files), (files.rank or 0) + 1),
+            world_size=max(said.world_size, _ranks_beside(files.path), (files.rank or 0) + 1),
             source=SOURCE.kind,
             measured=not record.dry,
             notes=tuple(_notes(record, walked, operators)),
         ),
-        device=Device(base_bytes=record.base),
+        device=Device(
+            hbm_bytes=max(peak, record.pool_peak or 0),
+            base_bytes=record.base,
+            host_bytes=peak,
+            links=Links(d2h_bytes_per_s=D2H_BYTES_PER_S, h2d_bytes_per_s=H2D_BYTES_PER_S),
+        ),
         operators=operators,
-        storages=_storages(record, walked, phases),
+        storages=_storages(record, walked),
         measured=Measured(peak_bytes=peak, reserved_bytes=_reserved(record, peak)),
     )
     check(profile)
@@ -120,20 +126,21 @@ def _reserved(record: Record, peak: int) -> int:
     return 0 if record.dry or record.pool_peak is None else max(record.pool_peak, peak)
 
 
-def _operators(record: Record, walked: Walk, phases: Sequence[Phase]) -> tuple[Operator, ...]:
-    """One operator a task, without duration."""
+def _operators(record: Record, walked: Walk) -> tuple[Operator, ...]:
+    """One operator a task, without duration: to run one again would look free, so none is offered for it."""
     tasks = record.tasks
     layers = {scope: layer_of(*scope) for scope in set(zip(tasks.node, tasks.graph, strict=True))}
     types = {name: operator_type(name) for name in set(tasks.node)}
     ids = np.cumsum(walked.storage) - 1
+    signatures = record.signatures
     rows = zip(
         tasks.node,
         tasks.graph,
         tasks.stamps.tolist(),
-        phases,
+        record.phases,
         walked.workspace.tolist(),
-        _by_operator(walked.reads, ids, len(phases)),
-        _by_operator(walked.writes, ids, len(phases)),
+        _by_operator(walked.reads, ids, len(tasks.node)),
+        _by_operator(walked.writes, ids, len(tasks.node)),
         strict=True,
     )
     return tuple(
@@ -146,7 +153,9 @@ def _operators(record: Record, walked: Walk, phases: Sequence[Phase]) -> tuple[O
             phase=phase,
             reads=reads,
             writes=writes,
-            recomputable=phase == "forward" and not runs_once(types[name]),
+            shapes=signatures.get(stamp, BLANK)[0],
+            dtypes=signatures.get(stamp, BLANK)[1],
+            recomputable=False,
         )
         for name, graph, stamp, phase, workspace, reads, writes in rows
     )
@@ -159,7 +168,7 @@ def _by_operator(pairs: tuple[I64, I64], ids: I64, count: int) -> Iterator[tuple
     return (tuple(listed[start:end]) for start, end in pairwise([0, *ends]))
 
 
-def _storages(record: Record, walked: Walk, phases: Sequence[Phase]) -> tuple[Storage, ...]:
+def _storages(record: Record, walked: Walk) -> tuple[Storage, ...]:
     blocks, own = record.blocks, np.flatnonzero(walked.storage)
     rows = zip(
         own.tolist(),
@@ -176,7 +185,7 @@ def _storages(record: Record, walked: Walk, phases: Sequence[Phase]) -> tuple[St
             id=id,
             bytes=size,
             name=f"{blocks.node[block] or blocks.type[block] or 'block'}@{start}",
-            kind=kind_of(blocks.type[block], blocks.node[block], phases[born], at_end),
+            kind=kind_of(blocks.type[block], blocks.node[block], record.phases[born], at_end),
             resident_at_start=at_start,
             resident_at_end=at_end,
             offloadable=blocks.type[block] not in PINNED,
@@ -206,6 +215,11 @@ def _notes(record: Record, walked: Walk, operators: Sequence[Operator]) -> Itera
             f"{walked.moved} accesses count to the operator before: the block was given back before the operator "
             "allocated"
         )
+    yield (
+        "links and host memory were not measured: 20 GB/s out, 55 GB/s back (MindSpore's defaults for Ascend), and as "
+        "much host memory as the peak"
+    )
+    yield "no operator may be recomputed: what that costs is not known without times"
     yield f"all that was recorded is one step of {len(operators)} operators"
     if record.dry:
         yield "a dry run: nothing ran on a device; its tracker sees no workspace and no fragmentation"
@@ -254,9 +268,10 @@ def _said(path: Path) -> _Metadata:
     )
 
 
-def _ranks_beside(files: RankFiles) -> int:
+def _ranks_beside(path: Path) -> int:
     """Ranks in the folder that this one lies in."""
-    return len(find(files.path.parent)) if RANK.match(files.path.name) else 1
+    pattern = "rank_*_memory.csv" if path.is_file() else "rank_*"
+    return sum(1 for place in path.parent.glob(pattern) if RANK.match(place.name)) if RANK.match(path.name) else 1
 
 
 SOURCE = Source(

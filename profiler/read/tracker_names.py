@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from hyperopt.profile import Kind, Phase
+from profiler.read.scopes import scope_of
 
 KINDS: dict[str, Kind] = {
     "Weight": "parameter",
@@ -38,11 +39,6 @@ many tensors."""
 OPTIMIZER_STATE = re.compile(r"moment|adam_[mv]\b|exp_avg|accum|velocity|master_?(weight|param)", re.IGNORECASE)
 OPTIMIZER = re.compile(r"adam|momentum|lamb|adagrad|rmsprop|applyftrl|^sgd$", re.IGNORECASE)
 DERIVATIVE = re.compile(r"Grad(V\d|Ext|D)*$|backward")
-ONCE = re.compile(
-    r"dropout|random|uniform|normal|bernoulli|multinomial|allreduce|all_?gather|reduce_?scatter|all_?to_?all|"
-    r"send|recv|receive|broadcast|hcom|c10d",
-    re.IGNORECASE,
-)
 WRAPPERS = frozenset({"network", "net", "_backbone", "backbone", "loss_net", "model", "_model", "train_network"})
 """Cells of a scope that only hold the network."""
 
@@ -83,12 +79,6 @@ def _updates(type: str) -> bool:
     return bool(OPTIMIZER.search(type))
 
 
-@cache
-def runs_once(type: str) -> bool:
-    """Whether operators of this type must not run twice: they are random, or communicate (C18)."""
-    return bool(ONCE.search(type))
-
-
 def _said(node: str, scoped: bool) -> Phase | None:
     if not node:
         return None
@@ -102,18 +92,16 @@ def _said(node: str, scoped: bool) -> Phase | None:
 
 
 def layer_of(node: str, graph: str) -> str:
-    """The layer in a scope of graph mode, or in the module's name that a dry run gives as the graph: the outermost
-    element of a list it is in, else the topmost cell.
+    """The layer in a scope of graph mode, or in the module's name that a dry run gives as the graph: the list element
+    it is in, else the topmost cell.
 
     ``Default/network-Net/blocks-CellList/3-Block/Mul-op1`` -> ``blocks.3``; ``Model.layers.3.norm`` -> ``layers.3``.
     """
-    if "/" in node:
-        cells = [part.rsplit("-", 1)[0] for part in node.split("/")[:-1] if "-" in part]
-        while cells and cells[0] in WRAPPERS:
-            del cells[0]
-    else:
+    if "/" not in node:
         cells = graph.split(".")[1:]
-    for place, cell in enumerate(cells):
-        if cell.isdecimal():
-            return ".".join(cells[: place + 1])
-    return cells[0] if cells else ""
+        place = next((i for i, cell in enumerate(cells) if cell.isdecimal()), 0)
+        return ".".join(cells[: place + 1])
+    if layer := scope_of(node)[0]:
+        return layer
+    cells = [part.rpartition("-")[0] for part in node.split("/")[:-1] if "-" in part]
+    return next((cell for cell in cells if cell not in WRAPPERS), "")

@@ -7,6 +7,7 @@ counted already, and the host's pool is not the device's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from hyperopt.profile import Certainty
+from hyperopt.profile import Certainty, Phase
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.table import LINE
+from profiler.read.tracker_graph import Graph, Signature, read_graph
+from profiler.read.tracker_names import phases_of
 from profiler.read.tracker_table import Dropping, Names, pieces
 from profiler.read.tracker_walk import I64, NEVER, UNKNOWN, Blocks, Tasks
+
+GRAPH_FILE = "tracker_graph.ir"
 
 LARGEST_BLOCK = 2**50
 """Bytes. A larger block is a fault: no device has a pebibyte, and sums stay exact."""
@@ -59,6 +64,7 @@ TASK_COLUMNS = ("time_stamp", "task_name", "node_name", "graph_name")
 @dataclass(frozen=True)
 class Record:
     """What both files say. `told`: per block, where in `CERTAINTIES` its accesses stand; `listed`: any are listed.
+    `phases`: per task. `signatures`: shapes and types by the task's stamp, where known.
 
     `base`: bytes in use that belong to no block. `used_peak`, `pool_peak`: highest of the file's own columns
     `actual_used_memory` (all blocks) and `actual_peak_memory` (the pool with its fragments); None without.
@@ -67,6 +73,8 @@ class Record:
 
     tasks: Tasks
     blocks: Blocks
+    phases: Sequence[Phase]
+    signatures: Mapping[int, Signature]
     told: npt.NDArray[np.int32]
     listed: bool
     base: int
@@ -89,6 +97,13 @@ def read_record(path: Path, tasks_path: Path, findings: Findings) -> Record:
         if not dry:
             findings.lacks("task.csv: operators are those that blocks name as producers or users")
     told = rows["told"].to_numpy()
+    graph = read_graph(tasks_path.with_name(GRAPH_FILE), findings)
+    phases = phases_of(tasks.task, tasks.node)
+    writer, writer_stamp = _written(rows, graph) if graph else _updated(rows, user, stamp, tasks, phases)
+    if graph is None and not dry:
+        findings.lacks(
+            "writes in place (tracker_graph.ir): what an optimizer's operator uses and nobody frees, it updates"
+        )
     return Record(
         tasks=tasks,
         blocks=Blocks(
@@ -100,7 +115,11 @@ def read_record(path: Path, tasks_path: Path, findings: Findings) -> Record:
             node=names.at(rows["node_name"]),
             user=user,
             user_stamp=stamp,
+            writer=writer,
+            writer_stamp=writer_stamp,
         ),
+        phases=phases,
+        signatures=graph.signatures if graph else {},
         told=told,
         listed=bool((told == LISTED).any()),
         base=_base(rows),
@@ -108,6 +127,23 @@ def read_record(path: Path, tasks_path: Path, findings: Findings) -> Record:
         pool_peak=_highest(rows["pool"]),
         dry=dry,
     )
+
+
+def _written(rows: pl.DataFrame, graph: Graph) -> tuple[I64, I64]:
+    """Writes by the graph: positions of blocks, and stamps."""
+    start = rows["start"].to_numpy()
+    at = np.minimum(np.searchsorted(start, graph.start, "left"), len(start) - 1)
+    known = start[at] == graph.start
+    return at[known], graph.task[known]
+
+
+def _updated(rows: pl.DataFrame, user: I64, stamp: I64, tasks: Tasks, phases: Sequence[Phase]) -> tuple[I64, I64]:
+    """Without the graph: an optimizer writes what it uses of blocks that stay. To take a weight for unwritten would
+    let a plan restore the old one from the host."""
+    updates = np.array([phase == "optimizer" for phase in phases])
+    op = np.searchsorted(tasks.stamps, stamp, "right") - 1
+    wrote = (op >= 0) & updates[np.maximum(op, 0)] & (rows["end"].to_numpy()[user] == NEVER)
+    return user[wrote], stamp[wrote]
 
 
 def _read_blocks(path: Path, names: Names, findings: Findings) -> tuple[pl.DataFrame, I64, I64]:

@@ -24,6 +24,9 @@ from profiler.read.table import LINE, MAX_LINE
 PIECE = 16 << 20
 """Bytes of a file that are parsed at a time."""
 
+WHOLE = b"\x01"
+"""Separator of tables whose rows are not divided: no text has it."""
+
 PLAIN, QUOTED, WIDE, NARROW = range(4)
 """Forms of rows: as many commas as the header, as many outside quotes, more, fewer."""
 
@@ -75,7 +78,8 @@ def header_of(line: bytes) -> list[str]:
 
 def _rows(text: bytes, header: list[str], columns: Sequence[str], first: int, dropping: Dropping) -> pl.DataFrame:
     """Rows as they are, if they have the header's commas, those put together again that have more, not the others."""
-    lines = _cells(text, 1, [0], separator="\x01").rename({"0": "text"})
+    text = text.replace(WHOLE, b" ")
+    lines = _cells(text, 1, [0], separator=WHOLE.decode()).rename({"0": "text"})
     lines = lines.with_columns(pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias(LINE))
     lines = lines.filter(pl.col("text").str.strip_chars() != "")
     lines = lines.with_columns(form=_form(len(header) - 1, quoted=b'"' in text))

@@ -58,7 +58,8 @@ class Blocks:
     """One entry an allocation: stamps of start and end (`NEVER`), bytes, stamp of the producing task (`UNKNOWN`),
     the tracker's type ("" for blocks that no tensor is bound to) and the producing node.
 
-    `user`, `user_stamp`: one entry an access, the block's position and the task's stamp.
+    `user`, `user_stamp`: one entry an access, the block's position and the task's stamp. `writer`, `writer_stamp`: the
+    same of accesses that write, besides those of producers.
     """
 
     start: I64
@@ -69,6 +70,8 @@ class Blocks:
     node: Sequence[str]
     user: I64
     user_stamp: I64
+    writer: I64
+    writer_stamp: I64
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,10 @@ def walk(tasks: I64, blocks: Blocks) -> Walk:
     peak_op = int(np.argmax(level))
     standing, level = _found_there(blocks, born, gone, storage, level, peak_op)
     at_start |= standing
-    reads, held, moved, outside = _reads(tasks, blocks, born, last, gone, storage, at_start)
+    life = _Life(born, last, gone, storage)
+    used = _located(tasks, blocks, life, blocks.user, blocks.user_stamp)
+    wrote = _located(tasks, blocks, life, blocks.writer, blocks.writer_stamp)
+    held = _held(life, at_start, len(tasks), used, wrote)
     top = int(np.argmax(events.level)) if len(events.level) else -1
     return Walk(
         storage=storage,
@@ -135,14 +141,14 @@ def walk(tasks: I64, blocks: Blocks) -> Walk:
         at_end=storage & (gone == count),
         held=held,
         born=born,
-        reads=reads,
-        writes=_writes(tasks, blocks, born, last, storage, at_start),
+        reads=_reads(life, at_start, held, used),
+        writes=_writes(tasks, blocks, life, at_start, wrote),
         workspace=workspace,
         level=level,
         peak_op=peak_op,
         peak_workspace=int(events.scratch[top]) if top >= 0 else 0,
-        moved=moved,
-        outside=outside,
+        moved=used.moved,
+        outside=used.outside,
     )
 
 
@@ -218,36 +224,61 @@ def _found_there(blocks: Blocks, born: I64, gone: I64, storage: Flags, level: I6
     return np.zeros_like(late), level
 
 
-def _reads(
-    tasks: I64, blocks: Blocks, born: I64, last: I64, gone: I64, storage: Flags, at_start: Flags
-) -> tuple[tuple[I64, I64], Flags, int, int]:
-    """Accesses by their operators, and what has to be added at the last; flags of those blocks; moved; outside."""
-    known = storage[blocks.user]
-    block, stamp = blocks.user[known], blocks.user_stamp[known]
+@dataclass(frozen=True)
+class _Life:
+    """Per block: the operators in which it is allocated, that have it last, and in which it is released; whether it
+    is a storage."""
+
+    born: I64
+    last: I64
+    gone: I64
+    storage: Flags
+
+
+@dataclass(frozen=True)
+class _Accesses:
+    """Block and operator of each; how many were `moved` to the operator before, and how many fell `outside`."""
+
+    block: I64
+    op: I64
+    moved: int
+    outside: int
+
+
+def _located(tasks: I64, blocks: Blocks, life: _Life, block: I64, stamp: I64) -> _Accesses:
+    known = life.storage[block]
+    block, stamp = block[known], stamp[known]
     op = np.searchsorted(tasks, stamp, "right") - 1
-    own = (op < born[block]) & (stamp == blocks.producer[block])
-    late = (op == gone[block]) & (last[block] < gone[block])
-    op = np.where(late, last[block], op)
-    there = (op >= born[block]) & (op <= last[block])
-    block, op, moved = block[there], op[there], int((late & there).sum())
-    outside = int((~there & ~own).sum())
-    latest = np.where(at_start, -1, born)
-    np.maximum.at(latest, block, op)
-    held = storage & (last < len(tasks)) & (latest < last)
+    own = (op < life.born[block]) & (stamp == blocks.producer[block])
+    late = (op == life.gone[block]) & (life.last[block] < life.gone[block])
+    op = np.where(late, life.last[block], op)
+    there = (op >= life.born[block]) & (op <= life.last[block])
+    return _Accesses(block[there], op[there], int((late & there).sum()), int((~there & ~own).sum()))
+
+
+def _held(life: _Life, at_start: Flags, count: int, *found: _Accesses) -> Flags:
+    """Storages that nothing is seen to access in the operator that has them last."""
+    latest = np.where(at_start, -1, life.born)
+    for accesses in found:
+        np.maximum.at(latest, accesses.block, accesses.op)
+    return life.storage & (life.last < count) & (latest < life.last)
+
+
+def _reads(life: _Life, at_start: Flags, held: Flags, used: _Accesses) -> tuple[I64, I64]:
     extra = np.flatnonzero(held)
-    op, block = np.concatenate([op, last[extra]]), np.concatenate([block, extra])
-    fresh = ~at_start[block] & (op == born[block])  # written there: nothing to read before
-    return _pairs(op[~fresh], block[~fresh], len(born)), held, moved, outside
+    op, block = np.concatenate([used.op, life.last[extra]]), np.concatenate([used.block, extra])
+    fresh = ~at_start[block] & (op == life.born[block])  # written there: nothing to read before
+    return _pairs(op[~fresh], block[~fresh], len(held))
 
 
-def _writes(tasks: I64, blocks: Blocks, born: I64, last: I64, storage: Flags, at_start: Flags) -> tuple[I64, I64]:
-    """Each storage is written where it is allocated, and where its producer runs, if that is later."""
-    before = at_start & (blocks.start < tasks[0])
-    first = np.flatnonzero(storage & ~before)
+def _writes(tasks: I64, blocks: Blocks, life: _Life, at_start: Flags, wrote: _Accesses) -> tuple[I64, I64]:
+    """Each storage is written where it is allocated, where its producer runs, if that is later, and in place."""
+    first = np.flatnonzero(life.storage & ~(at_start & (blocks.start < tasks[0])))
     at = np.minimum(np.searchsorted(tasks, blocks.producer, "left"), len(tasks) - 1)
-    later = storage & (tasks[at] == blocks.producer) & (at > born) & (at <= last)
+    later = life.storage & (tasks[at] == blocks.producer) & (at > life.born) & (at <= life.last)
     again = np.flatnonzero(later)
-    return _pairs(np.concatenate([born[first], at[again]]), np.concatenate([first, again]), len(born))
+    op = np.concatenate([life.born[first], at[again], wrote.op])
+    return _pairs(op, np.concatenate([first, again, wrote.block]), len(at_start))
 
 
 def _pairs(op: I64, block: I64, blocks: int) -> tuple[I64, I64]:

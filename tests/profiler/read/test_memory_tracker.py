@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hyperopt.profile import Profile, Storage
 from hyperopt.replay import replay
-from profiler.read import tracker_table
+from profiler.read import read as read_any
+from profiler.read import tracker_graph, tracker_table
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.memory_tracker import SOURCE
 from tests.profiler.read.tracker_files import NEVER, NEWEST, VERSIONS, B, block_text, task_text, write, write_dry_run
@@ -76,12 +77,12 @@ def test_a_training_step_in_every_version(tmp_path: Path, version: str) -> None:
     assert not any(s.resident_at_start or s.resident_at_end for s in (activation, gradient))
     assert {s.certainty for s in profile.storages} == {"measured"}
     assert [o.reads for o in profile.operators] == [(0,), (2,), (0, 2), (1, 3)]
-    assert [o.writes for o in profile.operators] == [(2,), (), (3,), ()]
+    assert [o.writes for o in profile.operators] == [(2,), (), (3,), (1,)]  # the optimizer updates its state
     assert profile.run.rank == 3 and profile.run.measured
     assert not findings.dropped
     assert profile.measured is not None
     assert replay(profile).peak_bytes == profile.measured.peak_bytes == curve_peak(TRAIN) == 776
-    assert "operator times" in findings.missing[0]
+    assert any("operator times" in text for text in findings.missing)
 
 
 def test_a_workspace_of_one_tick_sets_the_peak_and_is_nothing_to_move(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_a_workspace_of_one_tick_sets_the_peak_and_is_nothing_to_move(tmp_path: 
     assert profile.measured.peak_bytes == replay(profile).peak_bytes == rest + workspace
     assert round(profile.measured.peak_bytes / MIB, 1) == 30307.8
     assert not findings.warnings
-    (note,) = [note for note in profile.run.notes if "the peak" in note]
+    (note,) = [note for note in profile.run.notes if note.startswith("the peak")]
     assert "Reshape (task 20)" in note and f"{workspace} bytes of it are workspace" in note
 
 
@@ -236,10 +237,47 @@ def test_ranks_are_folders(tmp_path: Path) -> None:
     for rank in (10, 2):
         write(tmp_path / f"rank_{rank}", TRAIN, TASKS)
     (tmp_path / "rank_5").mkdir()
-    assert [files.rank for files in SOURCE.find(tmp_path)] == [2, 10]
+    manifest = read_any(tmp_path)
+    assert [(entry.rank, entry.kind) for entry in manifest.ranks] == [(2, "memory_tracker"), (10, "memory_tracker")]
     (files,) = SOURCE.find(tmp_path / "rank_10" / "memory_block.csv")
     assert files.rank == 10
     assert SOURCE.find(tmp_path / "rank_5") == SOURCE.find(tmp_path / "rank_10" / "task.csv") == []
+
+
+def test_the_graph_says_what_is_written_in_place_and_of_what_shape(tmp_path: Path) -> None:
+    write(tmp_path, TRAIN, TASKS)
+    graph = """(%12) = Default/network-Net/blocks-CellList/0-Block/MatMul-op1(%1), task_info: 10, attrs {stream_id=0}
+    (BFloat16:[2, 16]) <- (Float32:[4, 8]{strdes=[8, 1],offset=0})
+    # File:a.py;Line:1;Function:(f)|
+() = Fused(a,b)(%12), task_info: 20
+    () <- (kNumberTypeInt64:[])
+(%1, %2) = Default/optimizer-Adam/Adam-op4(%1, %2, %32), task_info: 40, attrs {stream_id=0}
+garbage
+(%99, %12) = Late(%1), task_info: 999999999999999999999
+"""
+    (tmp_path / "tracker_graph.ir").write_text(graph)
+    profile, findings = read(tmp_path)
+    assert profile.operators[3].writes == (0, 1)
+    assert profile.operators[0].shapes == ((4, 8), (2, 16)) and profile.operators[0].dtypes == ("float32", "bfloat16")
+    assert profile.operators[1].shapes == ((),) and profile.operators[1].dtypes == ("int64",)
+    assert replay(profile).peak_bytes == curve_peak(TRAIN)
+    assert not any("in place" in text for text in findings.missing)
+    found = [tracker_graph.read_graph(tmp_path / "tracker_graph.ir", findings)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracker_graph, "PIECE", 1)
+        found.append(tracker_graph.read_graph(tmp_path / "tracker_graph.ir", findings))
+    first, second = found
+    assert first is not None and second is not None
+    assert first.signatures == second.signatures
+    assert first.start.tolist() == second.start.tolist() == [12, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["", "\x00\n(%1) = a(%2), task_info: 10", "() = A(), task_info: 10\n", "(" * 9999])
+def test_damaged_graphs(tmp_path: Path, text: str) -> None:
+    write(tmp_path, TRAIN, TASKS)
+    (tmp_path / "tracker_graph.ir").write_text(text)
+    profile, _ = read(tmp_path)
+    assert replay(profile).peak_bytes == curve_peak(TRAIN)
 
 
 # -- broken files ------------------------------------------------------------------------------------------
