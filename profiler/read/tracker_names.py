@@ -37,8 +37,9 @@ PINNED = frozenset({"", "WorkSpace", "Somas"})
 many tensors."""
 
 OPTIMIZER_STATE = re.compile(r"moment|adam_[mv]\b|exp_avg|accum|velocity|master_?(weight|param)", re.IGNORECASE)
-OPTIMIZER = re.compile(r"adam|momentum|lamb|adagrad|rmsprop|applyftrl|^sgd$", re.IGNORECASE)
+OPTIMIZER = re.compile(r"adam|momentum|lamb(?!da)|adagrad|rmsprop|applyftrl|^sgd$", re.IGNORECASE)
 DERIVATIVE = re.compile(r"Grad(V\d|Ext|D)*$|backward")
+
 WRAPPERS = frozenset({"network", "net", "_backbone", "backbone", "loss_net", "model", "_model", "train_network"})
 """Cells of a scope that only hold the network."""
 

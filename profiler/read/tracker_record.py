@@ -28,8 +28,11 @@ GRAPH_FILE = "tracker_graph.ir"
 LARGEST_BLOCK = 2**50
 """Bytes. A larger block is a fault: no device has a pebibyte, and sums stay exact."""
 
-VIRTUAL = "0xf0000"
-"""First digits of the addresses of HyperParallel's dry run, which start at 0xF00000000000."""
+VIRTUAL = "0xf00000000000"
+"""Address of the first block in HyperParallel's dry run: it counts up from there and uses none twice."""
+
+LOGICAL_POOL = "LogicalMemoryPool"
+"""End of the names that it has for pools, in some versions."""
 
 CERTAINTIES: tuple[Certainty, ...] = ("unknown", "inferred", "measured")
 """Of a block's accesses: the file says nothing, it has the last one, it lists them."""
@@ -68,7 +71,7 @@ class Record:
 
     `base`: bytes in use that belong to no block. `used_peak`, `pool_peak`: highest of the file's own columns
     `actual_used_memory` (all blocks) and `actual_peak_memory` (the pool with its fragments); None without.
-    `dry`: nothing ran on a device, as the blocks' addresses tell.
+    `dry`: nothing ran on a device, as the first block's address tells.
     """
 
     tasks: Tasks
@@ -91,7 +94,7 @@ def read_record(path: Path, tasks_path: Path, findings: Findings) -> Record:
     names = Names()
     rows, user, stamp = _read_blocks(path, names, findings)
     tasks = _tasks(tasks_path, names, findings)
-    dry = bool(rows["virtual"].all())
+    dry = bool(rows["virtual"].any())
     if tasks is None:
         tasks = _tasks_of_blocks(rows, stamp, names)
         if not dry:
@@ -218,7 +221,9 @@ def _blocks(piece: pl.DataFrame, dropping: Dropping) -> pl.DataFrame:
         used=_whole("actual_used_memory"),
         pool=_whole("actual_peak_memory"),
         address=pl.col("device_addr").hash(),
-        virtual=pl.col("device_addr").str.to_lowercase().str.contains(VIRTUAL).fill_null(False),
+        virtual=(
+            (pl.col("device_addr").str.to_lowercase() == VIRTUAL) | pl.col("pool_type").str.ends_with(LOGICAL_POOL)
+        ).fill_null(False),
         type="type",
         task_name="task_name",
         node_name="node_name",
@@ -249,7 +254,7 @@ def _users(lists: pl.DataFrame, first: int) -> pl.DataFrame:
 
 def _tasks(path: Path, names: Names, findings: Findings) -> Tasks | None:
     """The task file's tasks by stamp; None if there is none, or none with a task."""
-    if not path.is_file():
+    if path.is_symlink() or not path.is_file():
         return None
     dropping = Dropping(path)
     frames = []

@@ -197,7 +197,7 @@ def test_the_dry_run_of_hyper_parallel(tmp_path: Path) -> None:
     """No task file; blocks have the stamp of the task that makes them; a release at a stamp comes before its task."""
 
     def dry(start: int, end: int, size: int, kind: str, node: str, users: tuple[int, ...], task: str, layer: int) -> B:
-        address = f"0x{0xF00000000000 + 512 * start:x}"
+        address = f"0x{0xF00000000000 + 2**40 * start:x}"
         graph = f"Model.layers.{layer}.attention"
         return B(start, end, size, kind, start, node, users, address=address, task=task, graph=graph, stack='a,"b"')
 
