@@ -164,7 +164,7 @@ def test_names_of_our_own_folders_do_no_harm(http: httpx.Client, name: str) -> N
 def test_the_client(server: str, http: httpx.Client, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run.zip").write_bytes(zipped(folder))
     with Client(server) as client:
-        answer = client.upload_archive(tmp_path / "run.zip", project="client")
+        answer = client.upload_archive(tmp_path / "run.zip", project="by client")
         assert [rank["rank"] for rank in answer["stored"]] == [0, 1]
         (tmp_path / "bad.zip").write_bytes(FAULTS["traversal"][0])
         with pytest.raises(ServiceError, match="leads outside"):
