@@ -27,6 +27,9 @@ PIECE = 16 << 20
 WHOLE = b"\x01"
 """Separator of tables whose rows are not divided: no text has it."""
 
+QUOTED_CELL = r'(^|,)"(?:[^"]|"")*"'
+"""A quote within a cell quotes nothing."""
+
 PLAIN, QUOTED, WIDE, NARROW = range(4)
 """Forms of rows: as many commas as the header, as many outside quotes, more, fewer."""
 
@@ -111,9 +114,10 @@ def _form(want: int, *, quoted: bool) -> pl.Expr:
     form = pl.when(commas == want).then(PLAIN).when(commas > want).then(WIDE).otherwise(NARROW)
     if not quoted:
         return form
-    quotes = pl.col("text").str.count_matches('"', literal=True)
-    bare = pl.col("text").str.replace_all('"[^"]*"', "").str.count_matches(",", literal=True)
-    return pl.when((quotes > 0) & (quotes % 2 == 0) & (bare == want)).then(QUOTED).otherwise(form)
+    bare = pl.col("text").str.replace_all(QUOTED_CELL, "${1}\x02")
+    whole = ~bare.str.contains('"', literal=True) & ~bare.str.contains("\x02[^,\r]")
+    cells = bare.str.contains("\x02", literal=True) & (bare.str.count_matches(",", literal=True) == want)
+    return pl.when(cells & whole).then(QUOTED).otherwise(form)
 
 
 def _cells(

@@ -154,13 +154,14 @@ def test_rows_with_commas_in_stacks_and_names_are_put_together_again(tmp_path: P
         B(12, NEVER, 8, "Kernel", 10, "Mul", (10, 20), stack=stack),
         B(13, NEVER, 16, "Kernel", 10, "Fused(a,b)", (20,), stack=stack),
         B(14, NEVER, 32, "Kernel", 10, "Add", (20,), stack='File:/odd".py;Line:1;Function:f|'),
+        B(15, NEVER, 64, "Kernel", 10, 'a"b,c"', (20,), stack='"x"y'),
     ]
     folder = write(tmp_path, blocks)
     (folder / "task.csv").write_text(task_text([(10, "Mul"), (20, "Add")], stack))
     profile, findings = read(folder)
     assert not findings.dropped
-    assert [s.name for s in profile.storages] == ["Mul@12", "Fused(a,b)@13", "Add@14"]
-    assert profile.operators[1].reads == (0, 1, 2)
+    assert [s.name for s in profile.storages] == ["Mul@12", "Fused(a,b)@13", "Add@14", 'a"b,c"@15']
+    assert profile.operators[1].reads == (0, 1, 2, 3)
 
 
 def test_simple_tracker_has_the_last_access_only(tmp_path: Path) -> None:
