@@ -36,6 +36,9 @@ HEAD = 256 << 10
 _LIST = re.compile(rb'\s*\[\s*\{.{0,65536}?"ph"\s*:', re.DOTALL)
 _OBJECT = re.compile(rb'\s*\{.*("traceEvents"|"schemaVersion".*"deviceProperties")', re.DOTALL)
 
+MAX_STEPS = 1000
+"""Of these times are medians; more say nothing more, and a file may mark millions."""
+
 HEADER = ("baseTimeNanoseconds", "distributedInfo", "deviceProperties", "schemaVersion")
 
 HARDWARE = {"Ascend Hardware"}
@@ -124,12 +127,13 @@ def _kernels(spans: pl.DataFrame, trace: Trace, path: Path, findings: Findings) 
 def _on_device(spans: pl.DataFrame, path: Path, findings: Findings) -> pl.DataFrame:
     """Spans of a device's category; of several devices the busiest."""
     device = spans.filter(pl.col("what") == DEVICE)
-    busy = device.group_by("device").agg(pl.col("duration").sum()).sort("duration", "device", descending=[True, False])
-    if busy.height < 2:
+    named = device.filter(pl.col("device") != NOT_KNOWN).group_by("device").agg(pl.col("duration").sum())
+    busy = named.sort("duration", "device", descending=[True, False])["device"]
+    if busy.len() < 2:
         return device
-    others = busy.height - 1
-    findings.warn(f"{path.name} has kernels of {others} further devices: only those of {busy['device'][0]} are read")
-    return device.filter(pl.col("device") == busy["device"][0])
+    others = busy.len() - 1
+    findings.warn(f"{path.name} has kernels of {others} further devices: only those of {busy[0]} are read")
+    return device.filter(pl.col("device").is_in([busy[0], NOT_KNOWN]))
 
 
 def _stream_of(device: pl.DataFrame, trace: Trace) -> pl.Expr:
@@ -178,11 +182,12 @@ def _streams(spans: pl.DataFrame, trace: Trace) -> dict[int, str]:
     busy = spans.group_by("lane").agg(pl.col("duration").sum()).sort("duration", "lane", descending=[True, False])
     by_index = {index: lane for lane, index in trace.lanes.items()}
     names: dict[int, str] = {}
+    taken = {COMPUTE, COMMUNICATION}
     for lane in busy["lane"]:
         process, thread = by_index[lane]
         name = trace.threads.get((process, thread)) or f"stream {thread}"
-        taken = name in names.values() or name in (COMPUTE, COMMUNICATION)
-        names[lane] = COMPUTE if not names else f"{name} of {process} {thread}" if taken else name
+        names[lane] = COMPUTE if not names else f"{name} of {process} {thread}" if name in taken else name
+        taken.add(names[lane])
     return names
 
 
@@ -254,6 +259,9 @@ def _steps(kernels: pl.DataFrame, trace: Trace, findings: Findings) -> tuple[pl.
     A kernel is of the step in whose mark it was launched (it may run after that), or in which it starts.
     """
     marks = sorted({(start, number, length) for number, start, length in trace.steps})
+    if len(marks) > MAX_STEPS:
+        findings.warn(f"{len(marks)} steps are marked: the last {MAX_STEPS} are read")
+        marks = marks[-MAX_STEPS:]
     if not marks or not kernels.height:
         return kernels, []
     when = kernels.select(pl.coalesce("launched", "start")).to_series().to_numpy()
@@ -271,9 +279,9 @@ def _steps(kernels: pl.DataFrame, trace: Trace, findings: Findings) -> tuple[pl.
     spans = [(marks[place][1], begin, end) for place, begin, end in found]
     if len(spans) < len(marks):
         findings.warn(f"{len(marks) - len(spans)} marked steps have no kernels: they are left out")
-    # A step lasts until the next one's first kernel, or, with none following, until its own last one has ended.
+    # A step lasts until the next one's first kernel, and at least until its own last one has ended.
     nexts = [after[1] if after[0] == this[0] + 1 else this[2] for this, after in pairwise(spans)]
-    ends_at = [max(end, start) for (_, start, _), end in zip(spans, [*nexts, *(s[2] for s in spans[-1:])], strict=True)]
+    ends_at = [max(span[2], end) for span, end in zip(spans, [*nexts, *(s[2] for s in spans[-1:])], strict=True)]
     return kernels, [
         Step(number, start, end, (end - start) / 1000) for (number, start, _), end in zip(spans, ends_at, strict=True)
     ]

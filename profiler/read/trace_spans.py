@@ -155,12 +155,13 @@ class Trace:
         return self.lanes.setdefault(lane, len(self.lanes))
 
     def _span(self, event: dict[str, Any], duration: object) -> None:
-        category = event.get("cat") or ""
+        told = event.get("cat") or ""
+        category = told if isinstance(told, str) else "?"
         what = _what(category)
         name = event.get("name")
         mark = STEP.match(name) if isinstance(name, str) and category in MARK_CATEGORIES else None
         if what is None and mark is None:
-            self.passed[label(category) or "?"] += 1
+            self.passed[label(category)] += 1
             return
         start, length = nanoseconds(event.get("ts"), self.per_unit), nanoseconds(duration, self.per_unit)
         if start is None or length is None:
@@ -258,11 +259,9 @@ class Trace:
         return named.sort("start", "duration", descending=[False, True], maintain_order=True)
 
 
-def _what(category: object) -> int | None:
+def _what(category: str) -> int | None:
     if not category:
         return PLAIN
-    if not isinstance(category, str):
-        return None
     if category in OPERATOR_CATEGORIES:
         return OPERATOR
     if category in DEVICE_CATEGORIES:

@@ -442,3 +442,28 @@ def test_a_real_trace_has_the_kernels_of_kernel_details(level: str, step_us: flo
     assert [step.us for step in events.steps] == [step_us] and events.steps[0].number == 50
     assert events.kernels["launched"].null_count() == 0 and not findings.dropped
     assert replay(SOURCE.read(files, findings)).step_us == step_us
+
+
+def test_kernels_of_a_step_may_run_after_the_next_has_begun(tmp_path: Path) -> None:
+    """Found by fuzzing: a step that ended where the next began was shorter than its own kernels."""
+    late = [
+        span("late", 170, 20, "kernel", pid=0, tid=7, correlation=9),
+        span("call", 20, 1, "cuda_runtime", correlation=9),
+    ]
+    marks = [span(f"ProfilerStep#{step}", 100 * step, 100, "user_annotation") for step in range(2)]
+    found, _ = read(tmp_path, kineto([*kernel(1, 1, 9), *kernel(2, 101, 9), *late, *marks]))
+    assert [(step.start - BASE, step.us) for step in found.steps] == [(51_000, 139), (151_000, 9)]
+
+
+def test_a_category_may_be_anything(tmp_path: Path) -> None:
+    """Found by fuzzing: one that is no text cannot be looked up."""
+    odd = [span("x", 1, 1, cat) for cat in ({"a": 1}, ["kernel"], 7)]  # type: ignore[arg-type]
+    assert read(tmp_path, kineto([*odd, *kernel(1, 1, 9)]))[0].kernels.height == 1
+
+
+def test_only_so_many_steps_count(tmp_path: Path) -> None:
+    marks = [span(f"ProfilerStep#{step}", step, 1, "user_annotation") for step in range(1500)]
+    kernels = [span("k", step, 0.5, "kernel", pid=0, tid=7) for step in range(1500)]
+    found, findings = read(tmp_path, kineto([*marks, *kernels]))
+    assert len(found.steps) == 1000 and found.steps[-1].number == 1499
+    assert "1500 steps are marked: the last 1000 are read" in findings.warnings
