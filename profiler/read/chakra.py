@@ -68,7 +68,7 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     operators = _built(chosen, storages, findings)
     step_us = _step_us(chosen)
     if step_us is not None:
-        operators = _with_idle(operators, step_us)
+        operators = _with_idle(_as_the_times_allow(operators, findings), step_us)
     if sum(storages.sizes) > LARGEST:
         raise UnreadableError(f"the storages of {path.name} add up to more than {LARGEST:,} bytes")
     before = read_before_written(operators)
@@ -252,6 +252,29 @@ def _step_us(nodes: list[Node]) -> float | None:
     if len(spans) < len(nodes):
         return None
     return min(max(start + duration for start, duration in spans) - min(start for start, _ in spans), MAX_US)
+
+
+def _as_the_times_allow(operators: list[Operator], findings: Findings) -> list[Operator]:
+    """Without accesses that cannot have been: of a storage that an operator before was still writing, or, to write
+    it, was still using. Operators of one host call take its tensors all alike, and some overlap."""
+    written: dict[int, int] = {}
+    used: dict[int, int] = {}
+    kept: list[Operator] = []
+    lost = 0
+    for operator in operators:
+        start = ns(operator.start_us)
+        end = start + ns(operator.duration_us)
+        writes = tuple(id for id in operator.writes if used.get(id, 0) <= start)
+        reads = tuple(id for id in operator.reads if written.get(id, 0) <= start)
+        lost += len(operator.writes) - len(writes) + len(operator.reads) - len(reads)
+        kept.append(structs.replace(operator, reads=reads, writes=writes))
+        for id in writes:
+            written[id] = max(written.get(id, 0), end)
+        for id in (*reads, *writes):
+            used[id] = max(used.get(id, 0), end)
+    if lost:
+        findings.warn(f"{lost} accesses of operators that overlap what they would have to wait for: left out")
+    return kept
 
 
 def _with_idle(operators: list[Operator], step_us: float) -> list[Operator]:

@@ -279,3 +279,19 @@ def _replays_or_says_why(path: Path) -> None:
         return
     if profile.measured is not None:
         assert replay(profile).step_us == pytest.approx(profile.measured.step_us, rel=0.01, abs=0.1)
+
+
+def test_accesses_that_the_times_rule_out_are_left_out_and_told(tmp_path: Path) -> None:
+    """Found by fuzzing: a kernel beside the one whose result it was said to read would have waited in replay."""
+    both = [
+        node(30, "makes", 5, [], [tensor(12)], cat="kernel", ts=0, dur=50, stream=7),
+        node(31, "beside", 6, [tensor(12)], [tensor(13)], cat="kernel", ts=10, dur=60, stream=8),
+        node(32, "after", 9, [tensor(12), tensor(13)], [tensor(14)], cat="kernel", ts=70, dur=5, stream=7),
+    ]
+    profile, findings = read(written(tmp_path, both))
+    found = {
+        operator.name: (operator.reads, operator.writes) for operator in profile.operators if operator.type != IDLE
+    }
+    assert found == {"makes": ((), (0,)), "beside": ((), (1,)), "after": ((0, 1), (2,))}
+    assert any("1 accesses of operators that overlap" in warning for warning in findings.warnings)
+    assert replay(profile).step_us == 75
