@@ -43,6 +43,8 @@ def read(
     """
     if not path.exists():
         raise UnreadableError(f"there is no file or folder {path}")
+    if output is not None and output.exists() and output.samefile(path):
+        raise UnreadableError(f"{output} is read and written to at once (give another folder for the profiles)")
     name = name or path.resolve().name.partition(".")[0]
     if path.is_file() and is_archive(path):
         with unpacked(path, limits, scratch) as folder:
@@ -52,7 +54,9 @@ def read(
 
 def is_foreign(path: Path) -> bool:
     """Whether the file is an archive, or a profile of another kind than `hyperopt.profile/1`."""
+    if documents.find(path):
+        return False
     if is_archive(path):
         return True
     found = _recognise(path, all_sources())
-    return bool(found.layers or found.refused) or any(place.source.kind != documents.KIND for place in found.places)
+    return bool(found.places or found.layers or found.refused)

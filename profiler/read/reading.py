@@ -33,7 +33,7 @@ def read_folder(root: Path, output: Path | None, path: str, name: str, sources: 
     """Reads all ranks below `root` as `profiler.read.read` does; the manifest says that `path` was read."""
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    found = recognise(root, sources)
+    found = recognise(root, sources, None if output is None else output.resolve())
     job = _Reading(root, output, name, found)
     ranks = [job.read(place) for place in found.places]
     ranks += [job.refused(where, kind, reason) for where, kind, reason in found.refused]

@@ -51,10 +51,13 @@ class Found:
         self.holders.update(files.path.parent for files in ranks)
 
 
-def recognise(root: Path, sources: Sequence[Source]) -> Found:
-    """Everything that the `sources` know at or below `root`, a folder or a file. Nothing is read but first bytes."""
+def recognise(root: Path, sources: Sequence[Source], skip: Path | None = None) -> Found:
+    """Everything that the `sources` know at or below `root`, a folder or a file. Nothing is read but first bytes.
+
+    `skip`: a folder that is left out, such as the one that profiles are written to.
+    """
     found = Found()
-    for path in _walk(root, found):
+    for path in _walk(root, found, skip):
         _ask(path, sources, found)
     return found
 
@@ -85,7 +88,7 @@ def fault(error: BaseException, kind: str) -> str:
     return f"a fault of ours in the reader for {kind}: {type(error).__name__}: {first} (report it, with the file)"
 
 
-def _walk(root: Path, found: Found) -> Iterator[Path]:
+def _walk(root: Path, found: Found, skip: Path | None) -> Iterator[Path]:
     """`root` and all below it that no rank has been found in, folders before what they hold.
 
     The caller notes ranks in `found` before it asks for the next place.
@@ -104,7 +107,8 @@ def _walk(root: Path, found: Found) -> Iterator[Path]:
                     found.warnings.append(f"only the first {MAX_ENTRIES} files and folders were looked at")
                     return
                 if entry.is_dir():
-                    below.append(entry)  # asked after the files beside it
+                    if skip is None or entry.name != skip.name or not entry.samefile(skip):
+                        below.append(entry)  # asked after the files beside it
                 elif entry.is_file() and not files_taken:
                     yield entry
         folders = []

@@ -243,6 +243,14 @@ def test_an_archive_in_a_folder_is_not_unpacked_but_told(tmp_path: Path) -> None
     assert "it holds archives: unpack rank.zip, or give one of them" in manifest.refusal
 
 
+def test_profiles_written_before_are_not_read_as_ranks(tmp_path: Path) -> None:
+    run = write_pipeline(tmp_path / "run")
+    first = read(run, run / "out")
+    assert read(run, run / "out") == first and first.kind == "mindinsight_pipeline"
+    with pytest.raises(UnreadableError, match="is read and written to at once"):
+        read(run, run)
+
+
 def test_differences_between_measured_and_replayed_are_warned_about(tmp_path: Path) -> None:
     measured = Measured(step_us=90_000.0, peak_bytes=768 * 2**20 + 1)
     profile = msgspec.structs.replace(worked_example(), measured=measured)
