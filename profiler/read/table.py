@@ -103,11 +103,10 @@ def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io
         has_header=False,
         separator="\x01",
         quote_char=None,
-        infer_schema=False,
-        new_columns=["text"],
+        schema={"text": pl.String},
         encoding="utf8-lossy",
         empty_string_is_null=False,
-        truncate_ragged_lines=True,
+        extra_columns="ignore",
     )
     quotes = pl.col("text").str.count_matches('"', literal=True)
     bare = pl.when(quotes > 0).then(pl.col("text").str.replace_all('"[^"]*"', "")).otherwise(pl.col("text"))

@@ -93,6 +93,11 @@ def test_rows_left_out_by_a_rule_are_named(tmp_path: Path) -> None:
     assert [(d.why, d.lines) for d in findings.dropped] == [("negative", (3,))]
 
 
+def test_a_byte_that_parts_lines_here_is_only_a_byte_there(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, b"Name\x01,Size(KB)\na,1\nb\x01,2\n")
+    assert rows["size"].to_list() in (["1"], ["1", "2"])
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("any")
