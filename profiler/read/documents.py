@@ -26,7 +26,8 @@ KIND = "hyperopt"
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 CHUNK = 1 << 20
 FIRST_KEY = re.compile(rb'\s*\{\s*"([a-z_]{1,40})"\s*:')
-FORMAT = re.compile(rb'"format"\s{0,100}:\s{0,100}"' + re.escape(FAMILY.encode()) + b"/")
+WORD = f'"{FAMILY}/'.encode()
+FORMAT = re.compile(rb'"format"\s{0,100}:\s{0,100}' + re.escape(WORD))
 OVERLAP = 256
 """Bytes: no less than the longest match of `FORMAT`."""
 
@@ -65,7 +66,7 @@ def _is_profile(path: Path) -> bool:
             return False
         size = len(piece)
         while piece:
-            if FORMAT.search(piece):
+            if WORD in piece and FORMAT.search(piece):
                 return True
             more = text.read(CHUNK)
             size += len(more)
