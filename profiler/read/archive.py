@@ -119,6 +119,7 @@ class _Unpacking:
     def __init__(self, archive: Path, folder: Path, limits: Limits) -> None:
         self.archive, self.folder, self.limits = archive, folder, limits
         self.bytes = self.members = 0
+        self.packed = archive.stat().st_size
         self.seen: dict[str, tuple[str, bool]] = {}
         """Name, in a form that is equal where some file system takes two for one -> as it is, and if it is a folder."""
 
@@ -166,6 +167,7 @@ class _Unpacking:
         self.bytes += size
         if self.bytes > self.limits.bytes:
             raise self.refused(f"is larger than {self.limits.bytes} bytes when unpacked", "pack fewer ranks")
+        self.check_ratio(self.bytes, self.packed, "as a whole")  # many members, each too small to be looked at
 
     def check_ratio(self, size: int, packed: int, what: str) -> None:
         if size > self.limits.small and size > packed * self.limits.ratio:

@@ -197,6 +197,12 @@ def test_many_small_members_still_add_up(tmp_path: Path, packing: str) -> None:
         unpack(tmp_path, data, Limits(bytes=2_000_000))
 
 
+def test_many_bombs_too_small_to_be_looked_at(tmp_path: Path) -> None:
+    data = zipped([(f"bomb{i}", ZEROS[: 1 << 20]) for i in range(20)])
+    with pytest.raises(UnreadableError, match=r"grows more than 50-fold when unpacked \(as a whole\)"):
+        unpack(tmp_path, data, Limits(ratio=50, small=2 << 20))
+
+
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_too_many_members(tmp_path: Path, pack: Callable[..., bytes]) -> None:
     with pytest.raises(UnreadableError, match="more than 50 members"):
