@@ -71,12 +71,12 @@ LIMITS = Limits()
 def is_archive(path: Path) -> bool:
     """Whether the file is one of the archives that are understood, by its first bytes and not by its name.
 
-    A compressed document (``rank_0.json.gz``) is none. Damaged compression is not decided here: what does not begin
-    like an archive is none.
+    A compressed document (``rank_0.json.gz``) is none, and so is what does not begin like an archive when unpacked.
+    What is packed with xz counts as one, for `unpacked` to say what is wrong with it.
     """
     with path.open("rb") as file:
         head = file.read(8)
-        if head.startswith(ZIP_MAGICS):
+        if head.startswith((*ZIP_MAGICS, XZ_MAGIC)):
             return True
         file.seek(0)
         try:

@@ -176,6 +176,7 @@ def test_other_compressions(tmp_path: Path) -> None:
         unpack(tmp_path, zipped([("a", b"1")], zipfile.ZIP_LZMA))
     with pytest.raises(UnreadableError, match="packed with xz"):
         unpack(tmp_path, b"\xfd7zXZ\x00" + b"\0" * 100)
+    assert is_archive(tmp_path / "given.archive"), "so that it is said"
 
 
 ZEROS = b"\0" * (8 << 20)
