@@ -28,9 +28,10 @@ from profiler.read.lanes import lanes
 from profiler.read.protobuf_wire import WireError, messages
 from profiler.read.ranks import RankFiles, Source
 from profiler.read.residents import busiest_first, in_order, read_before_written
-from profiler.read.tensor_nodes import LARGEST, MAX_US, Node, Tensor, from_json, from_message
+from profiler.read.tensor_nodes import LARGEST, Node, Tensor, from_json, from_message
 
 HEAD = 64 << 10
+MAX_STEP_US = 1e12
 MAX_FILE = 2 << 30
 """Bytes of a .et file, which is read whole."""
 
@@ -67,6 +68,8 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     storages = _Storages(_device_of(chosen, findings))
     operators = _built(chosen, storages, findings)
     step_us = _step_us(chosen)
+    if step_us is not None and step_us > MAX_STEP_US:
+        raise UnreadableError(f"the operators of {path.name} are {step_us:.3g} us apart: no step takes that long")
     if step_us is not None:
         operators = _with_idle(_as_the_times_allow(operators, findings), step_us)
     if sum(storages.sizes) > LARGEST:
@@ -156,8 +159,8 @@ def _is_view(node: Node) -> bool:
 
 def _ordered(nodes: list[Node]) -> list[Node]:
     """By start where every node has one, else by number, which is given when an operator begins."""
-    if all(node.start_us is not None for node in nodes):
-        return sorted(nodes, key=lambda node: (node.start_us or 0.0, node.id))
+    if all(node.start_ns is not None for node in nodes):
+        return sorted(nodes, key=lambda node: (node.start_ns or 0, node.id))
     return sorted(nodes, key=lambda node: node.id)
 
 
@@ -212,12 +215,12 @@ class _Storages:
 
 
 def _built(nodes: list[Node], storages: _Storages, findings: Findings) -> list[Operator]:
-    timed = sum(node.duration_us is not None for node in nodes)
+    timed = sum(node.duration_ns is not None for node in nodes)
     if timed < len(nodes):
         findings.lacks(f"durations of {len(nodes) - timed} of {len(nodes)} operators: 0 stands for them")
-    streams = busiest_first([(n.stream, n.duration_us or 0.0) for n in nodes if n.kind != "communication"])
+    streams = busiest_first([(n.stream, n.duration_ns or 0) for n in nodes if n.kind != "communication"])
     names = {stream: COMPUTE if not place else stream or "other" for place, stream in enumerate(streams)}
-    first = min((node.start_us for node in nodes if node.start_us is not None), default=0.0)
+    first = min((node.start_ns for node in nodes if node.start_ns is not None), default=0)
     operators = []
     for node in nodes:
         went_in = {tensor.storage for tensor in node.inputs}
@@ -234,8 +237,8 @@ def _built(nodes: list[Node], storages: _Storages, findings: Findings) -> list[O
                 name=node.name,
                 type=node.name,
                 stream="communication" if node.kind == "communication" else names[node.stream],
-                start_us=0.0 if node.start_us is None else node.start_us - first,
-                duration_us=node.duration_us or 0.0,
+                start_us=0.0 if node.start_ns is None else (node.start_ns - first) / 1000,
+                duration_us=(node.duration_ns or 0) / 1000,
                 reads=in_order(reads),
                 writes=in_order(writes),
                 shapes=node.shapes,
@@ -248,10 +251,10 @@ def _built(nodes: list[Node], storages: _Storages, findings: Findings) -> list[O
 
 def _step_us(nodes: list[Node]) -> float | None:
     """From the first start to the last end; None where these are not known of every operator."""
-    spans = [(n.start_us, n.duration_us) for n in nodes if n.start_us is not None and n.duration_us is not None]
+    spans = [(n.start_ns, n.duration_ns) for n in nodes if n.start_ns is not None and n.duration_ns is not None]
     if len(spans) < len(nodes):
         return None
-    return min(max(start + duration for start, duration in spans) - min(start for start, _ in spans), MAX_US)
+    return (max(start + duration for start, duration in spans) - min(start for start, _ in spans)) / 1000
 
 
 def _as_the_times_allow(operators: list[Operator], findings: Findings) -> list[Operator]:

@@ -11,7 +11,6 @@ come to the same `Node`.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,12 +19,14 @@ from typing import Any
 from profiler.read.labels import label
 from profiler.read.protobuf_wire import Value, fields, varint
 from profiler.read.shape_text import shape_of
+from profiler.read.trace_spans import nanoseconds
 
 MAX_TENSORS = 4096
 """Of one node."""
 
 LARGEST = 2**53
-MAX_US = 1e15
+MAX_NS = 10**18
+"""Thirty years: what a profile can hold."""
 
 COMMUNICATION_TYPES, MEMORY_TYPES, COMPUTE_TYPE = {5, 6, 7}, {2, 3}, 4
 """Chakra's numbers for types of nodes."""
@@ -47,7 +48,7 @@ class Tensor:
 @dataclass(frozen=True)
 class Node:
     """`parent`: the node that called this one. `on_device`: a kernel; `kind`: "compute", "communication", "copy".
-    Times in us; None: not told. `in_place`: what the operator's schema says it changes; None without a schema."""
+    Times in integer ns; None: not told. `in_place`: whether its schema says it changes an input; None without one."""
 
     id: int
     name: str
@@ -61,8 +62,8 @@ class Node:
     on_device: bool = False
     kind: str = "compute"
     stream: str = ""
-    start_us: float | None = None
-    duration_us: float | None = None
+    start_ns: int | None = None
+    duration_ns: int | None = None
 
 
 def from_json(given: dict[str, Any]) -> Node | None:
@@ -72,7 +73,11 @@ def from_json(given: dict[str, Any]) -> Node | None:
     if id is None or not name:
         return None
     told = given.get("attrs")
-    attrs = {a.get("name"): a.get("value") for a in told if isinstance(a, dict)} if isinstance(told, list) else {}
+    attrs = {
+        attr["name"]: attr.get("value")
+        for attr in (told if isinstance(told, list) else [])
+        if isinstance(attr, dict) and isinstance(attr.get("name"), str)
+    }
     inputs, outputs = _side(given, "input"), _side(given, "output")
     schema = attrs.get("op_schema", given.get("op_schema"))
     category = given.get("cat")
@@ -94,8 +99,8 @@ def from_json(given: dict[str, Any]) -> Node | None:
         on_device=isinstance(category, str) and category not in ("", "cpu_op"),
         kind="copy" if isinstance(category, str) and "mem" in category else kind_of(name),
         stream=f"stream {stream}" if type(stream) is int and 0 <= stream < 2**31 else "",
-        start_us=_time(given.get("ts")),
-        duration_us=_first_time(given, ("exclusive_dur", "dur", "inclusive_dur", "duration_micros")),
+        start_ns=_time(given.get("ts")),
+        duration_ns=_first_time(given, ("exclusive_dur", "dur", "inclusive_dur", "duration_micros")),
     )
 
 
@@ -116,7 +121,6 @@ def from_message(message: bytes) -> Node | None:
         return None
     inputs, outputs = _texts(found.get(8)), _texts(found.get(9))
     schema = _text(attrs.get("op_schema"))
-    start, duration = _count(found.get(6)), _count(found.get(7))
     return Node(
         id=_count(found.get(1, 0)) or 0,
         name=name,
@@ -126,8 +130,8 @@ def from_message(message: bytes) -> Node | None:
         in_place="!" in schema if schema else None,
         on_device=attrs.get("is_cpu_op") == 0,
         kind="communication" if kind in COMMUNICATION_TYPES else "copy" if kind in MEMORY_TYPES else kind_of(name),
-        start_us=float(start) if start else None,
-        duration_us=float(duration) if duration else None,
+        start_ns=_time(found.get(6)) or None,
+        duration_ns=_time(found.get(7)) or None,
     )
 
 
@@ -194,20 +198,16 @@ def _count(value: object) -> int | None:
     return value if type(value) is int and 0 <= value <= 2**64 else None
 
 
-def _time(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        return None
-    try:
-        time = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return time if math.isfinite(time) and 0 <= time <= MAX_US * 1000 else None
+def _time(value: object) -> int | None:
+    """Of a number of microseconds, or its text."""
+    time = nanoseconds(value)
+    return time if time is not None and time >= 0 else None
 
 
-def _first_time(given: dict[str, Any], names: tuple[str, ...]) -> float | None:
+def _first_time(given: dict[str, Any], names: tuple[str, ...]) -> int | None:
     """The first of these durations that is one, and not the 0 that stands for "not known"."""
     times = [_time(given.get(name)) for name in names]
-    return next((time for time in times if time and time <= MAX_US), None)
+    return next((time for time in times if time and time <= MAX_NS), None)
 
 
 def _text(value: Value | None) -> str:

@@ -295,3 +295,20 @@ def test_accesses_that_the_times_rule_out_are_left_out_and_told(tmp_path: Path) 
     assert found == {"makes": ((), (0,)), "beside": ((), (1,)), "after": ((0, 1), (2,))}
     assert any("1 accesses of operators that overlap" in warning for warning in findings.warnings)
     assert replay(profile).step_us == 75
+
+
+def test_times_since_the_epoch_keep_their_digits(tmp_path: Path) -> None:
+    """Found by fuzzing: as doubles, microseconds since 1970 are a quarter of one apart."""
+    nodes = [
+        node(30 + i, "k", 5, [], [tensor(12)], cat="kernel", ts=f"1764246877073569.{i}01", dur=0.1) for i in range(9)
+    ]
+    assert read(written(tmp_path, nodes))[0].operators[1].duration_us == pytest.approx(0.1)
+    text = written(tmp_path, nodes).read_text().replace('"1764246877073569.801"', "1764246877073569.801")
+    (tmp_path / "et.json").write_text(text)
+    profile, _ = read(tmp_path / "et.json")
+    assert profile.measured is not None and profile.measured.step_us == 0.9 == replay(profile).step_us
+
+
+def test_attributes_may_be_anything(tmp_path: Path) -> None:
+    odd = node(5, "aten::mm", 2, [], [tensor(12)]) | {"attrs": [{"name": []}, {"name": {}}, 7, {}]}
+    assert read(written(tmp_path, [odd]))[0].operators[0].name == "aten::mm"
