@@ -258,9 +258,13 @@ class _Rank:
             and 2 * kernels["launched"].count() < kernels.height
         ):
             kernels = kernels.with_columns(launched=pl.col("issued"))
-        if 0 < (lost := kernels["launched"].null_count()) < kernels.height:
+        lost = kernels["launched"].null_count()
+        if 0 < lost <= kernels.height // 2:
             self.findings.warn(f"{lost} kernels have no launch in the database: taken as launched with the one before")
             kernels = kernels.with_columns(pl.col("launched").forward_fill().backward_fill())
+        elif 0 < lost < kernels.height:
+            self.findings.warn(f"{lost} of {kernels.height} kernels have no launch in the database: none is used")
+            kernels = kernels.with_columns(launched=pl.lit(None, pl.Int64))
         return kernels
 
     def _stepped(self, kernels: pl.DataFrame) -> pl.DataFrame:

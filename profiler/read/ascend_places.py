@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from profiler.read.ascend_folder import OUTPUT, rank_of
-from profiler.read.ascend_schema import ALLOCATIONS, COLLECTIVES, DEVICES, ENGINE, RANKS, RECORD, STRINGS, TASKS
+from profiler.read.ascend_schema import ALLOCATIONS, COLLECTIVES, DEVICE_OF_TASK, ENGINE, RANKS, RECORD, STRINGS, TASKS
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles
 from profiler.read.sqlite_file import SqliteFile, is_sqlite
@@ -41,7 +41,12 @@ def device_of(file: SqliteFile, rank: int | None) -> int | None:
     ranks = dict(file.read("RANK_DEVICE_MAP", RANKS).drop_nulls().iter_rows())
     if ranks:
         return ranks.get(rank) if len(ranks) > 1 else None
-    return rank if file.read("NPU_INFO", DEVICES)["device"].n_unique() > 1 else None
+    return rank if len(_devices(file)) > 1 else None
+
+
+def _devices(file: SqliteFile) -> list[int]:
+    """Devices that did something; NPU_INFO lists all of the machine's."""
+    return file.read("TASK", DEVICE_OF_TASK)["device"].drop_nulls().unique().to_list()
 
 
 def folder_of(database: Path) -> Path:
@@ -98,8 +103,7 @@ def _ranks_in(database: Path, place: Path) -> list[RankFiles]:
     try:
         with SqliteFile(database, Findings(database.parent)) as file:
             ranks = [r for r in file.read("RANK_DEVICE_MAP", RANKS)["rank"].drop_nulls().unique() if 0 <= r < 2**31]
-            devices = file.read("NPU_INFO", DEVICES)["device"].drop_nulls().unique()
-            if not ranks and len(devices) > 1:
+            if not ranks and len(devices := _devices(file)) > 1:
                 ranks = [device for device in devices if 0 <= device < 2**31]
     except UnreadableError:
         pass  # said again, and to the one who asks, where the rank is read

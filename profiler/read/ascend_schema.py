@@ -92,4 +92,5 @@ MODULE_MEMORY: Columns = {
     "device": (_I, ("deviceId",)),
 }
 RANKS: Columns = {"rank": (_I, ("rankId",)), "device": (_I, ("deviceId",))}
+DEVICE_OF_TASK: Columns = {"device": TASKS["device"]}
 DEVICES: Columns = {"device": (_I, ("id",)), "name": (_S, ("name",))}

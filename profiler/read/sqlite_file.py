@@ -7,8 +7,9 @@ brings along ever runs: no view, trigger, virtual table, generated column or ind
              (-wal, -journal not              (CREATE TABLE in the          (cells of another type
               touched)                         schema, nothing else)         become null, and are counted)
 
-Time and memory are bounded: a statement stops at `DEADLINE_S`, a table at `MAX_ROWS`, a text at `MAX_TEXT`, all texts
-of one file at `MAX_TEXTS`.
+Time and memory are bounded: the schema by `SCHEMA_S`, all reading by `DEADLINE_S`, a table by `MAX_ROWS` and by the
+rows that the file has room for (pages that name each other many times over make endless tables), a text by
+`MAX_TEXT`, all texts of one file by `MAX_TEXTS`.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ from profiler.read.findings import Findings, UnreadableError
 MAGIC = b"SQLite format 3\x00"
 DEADLINE_S = 120.0
 """Seconds for all that is read of one file."""
+SCHEMA_S = 10.0
+"""Seconds for its schema: sqlite's time for that grows with the square of what it lists."""
+LEAST_ROW = 4
+"""Bytes: no row takes less of a file."""
 MAX_ROWS = 50_000_000
 MAX_TEXT = 1 << 16
 """Bytes of one cell of text. Shapes of a kernel with a thousand inputs are 20,000."""
-MAX_TEXTS = 1 << 29
+MAX_TEXTS = 1 << 28
 """Bytes of all texts read from one file."""
 
-_CHUNK = 1 << 16
-_STEPS_BETWEEN_LOOKS = 200_000  # of sqlite's virtual machine: some milliseconds
+_CHUNK, _CHUNK_OF_TEXTS = 1 << 16, 1 << 11  # rows at a time
+_STEPS_BETWEEN_LOOKS, _STEPS_OF_SCHEMA = 200_000, 1_000  # of sqlite's virtual machine: some milliseconds
 _TABLE = re.compile(r"CREATE TABLE\s+[\"'`\[]?(\w+)[\"'`\]]?\s*\(", re.ASCII | re.IGNORECASE)
 _WRONG = -(2**63)  # stands for an integer cell of another type until it is counted
 _WRONG_TEXT = "\x00"
@@ -99,7 +104,8 @@ class SqliteFile:
             raise UnreadableError(f"{self.name} is no sqlite file: it does not begin with {MAGIC[:15]!r}")
         self._warn_of_unfinished_writes()
         self._texts = 0
-        self._deadline = time.monotonic() + DEADLINE_S
+        self._most_rows = min(MAX_ROWS, path.stat().st_size // LEAST_ROW)
+        self._deadline = time.monotonic() + SCHEMA_S
         self._tables: dict[str, frozenset[str]] = {}
         try:
             self._connection = self._open()
@@ -110,6 +116,8 @@ class SqliteFile:
         except _BROKEN as error:
             self.close()
             raise UnreadableError(f"{self.name} has a broken schema: {error}") from error
+        self._deadline = time.monotonic() + DEADLINE_S
+        self._connection.set_progress_handler(self._is_late, _STEPS_BETWEEN_LOOKS)
 
     def __enter__(self) -> Self:
         return self
@@ -157,24 +165,24 @@ class SqliteFile:
             for name, column in found.items()
         ]
         frames = [pl.DataFrame(schema=schema)]
-        rows = 0
+        rows, size = 0, _CHUNK_OF_TEXTS if pl.String in schema.values() else _CHUNK
         try:
             # NOT INDEXED: an index of the file may be broken, or an expression.
             cursor = self._connection.execute(f'SELECT {", ".join(cells)} FROM "{table}" NOT INDEXED')
-            while chunk := cursor.fetchmany(_CHUNK):
+            while chunk := cursor.fetchmany(size):
                 frames.append(pl.DataFrame(chunk, schema=schema, orient="row"))
                 rows += len(chunk)
                 self._spend(table, rows, frames[-1])
         except _BROKEN as error:
-            if time.monotonic() > self._deadline:
+            if self._is_late():
                 raise UnreadableError(f"{self.name}: reading took more than {DEADLINE_S:.0f} s") from error
             self.findings.warn(f"{self.name}: table {table} breaks off after {rows} rows: {error}")
             self.findings.lacks(f"rows of {table} beyond the {rows} that can be read")
         return self._counted(table, pl.concat(frames))
 
     def _spend(self, table: str, rows: int, chunk: pl.DataFrame) -> None:
-        if rows > MAX_ROWS:
-            raise UnreadableError(f"{self.name}: table {table} has more than {MAX_ROWS} rows")
+        if rows > self._most_rows:
+            raise UnreadableError(f"{self.name}: table {table} has more than {self._most_rows} rows, too many for it")
         self._texts += sum(int(chunk[c].str.len_bytes().sum()) for c, t in chunk.schema.items() if t == pl.String)
         if self._texts > MAX_TEXTS:
             raise UnreadableError(f"{self.name}: texts of more than {MAX_TEXTS >> 20} MiB")
@@ -202,8 +210,11 @@ class SqliteFile:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON", "mmap_size=0", "temp_store=MEMORY"):
             connection.execute(f"PRAGMA {pragma}")
-        connection.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS_BETWEEN_LOOKS)
+        connection.set_progress_handler(self._is_late, _STEPS_OF_SCHEMA)
         return connection
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def _ordinary_tables(self) -> frozenset[str]:
         """Lower-case names of tables. A schema may lie in each of its fields but the text of the statement, which

@@ -80,6 +80,16 @@ def test_kernels_without_a_launch_go_with_the_one_before(tmp_path: Path) -> None
     assert any("1 kernels have no launch" in warning for warning in findings.warnings)
 
 
+def test_launches_of_a_few_kernels_are_not_used(tmp_path: Path) -> None:
+    folder = write_db(small(), tmp_path / "a_ascend_pt")
+    alter(
+        database_of(folder), "DELETE FROM CONNECTION_IDS WHERE id > 0", "DELETE FROM CANN_API WHERE connectionId > 1000"
+    )
+    findings = Findings(folder)
+    assert events(folder, findings).kernels["launched"].null_count() == 3
+    assert any("2 of 3 kernels have no launch" in warning for warning in findings.warnings)
+
+
 def test_without_any_host_times_launches_are_unknown(tmp_path: Path) -> None:
     folder = write_db(small(), tmp_path / "a_ascend_pt", Database(host_times=False))
     assert events(folder).kernels["launched"].null_count() == 3
@@ -310,7 +320,9 @@ def test_several_ranks_in_one_database(tmp_path: Path) -> None:
 def test_devices_of_an_msprof_export_are_its_ranks(tmp_path: Path) -> None:
     folder = write_db(small(device=0), tmp_path / "a_ascend_pt")
     path = database_of(folder).rename(tmp_path / "msprof_20250109101532.db")
-    alter(path, "DROP TABLE RANK_DEVICE_MAP", "INSERT INTO NPU_INFO VALUES (1, 'Ascend910B')")
+    alter(path, "DROP TABLE RANK_DEVICE_MAP", "INSERT INTO NPU_INFO VALUES (1, 'Ascend910B'), (2, 'Ascend910B')")
+    assert find(tmp_path) == [RankFiles(tmp_path, None)]  # the machine has more, but one did something
+    alter(path, "UPDATE TASK SET deviceId = 1 WHERE globalTaskId = 2")
     assert find(tmp_path) == [RankFiles(path, 0), RankFiles(path, 1)]
 
 

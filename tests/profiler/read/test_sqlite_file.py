@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -196,6 +197,38 @@ def test_names_with_sql_in_them(tmp_path: Path) -> None:
         "INSERT INTO t VALUES (1, 'x', ''' OR 1=1; --')",
     )
     assert rows_of(path) == [(1, "' OR 1=1; --", None)]
+
+
+def test_pages_that_name_each_other_make_no_endless_table(tmp_path: Path) -> None:
+    path = database(tmp_path / "x.db", rows=3000)
+    with closing(sqlite3.connect(path)) as connection:
+        root = connection.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
+        size = connection.execute("PRAGMA page_size").fetchone()[0]
+    data = bytearray(path.read_bytes())
+    place = (root - 1) * size
+    (cell,) = struct.unpack_from(">H", data, place + 12)
+    child = bytes(data[place + cell : place + cell + 4])
+    for _ in range(6):  # each an inner page that names the one before 400 times
+        page = bytearray(size)
+        page[0] = 5
+        struct.pack_into(">HHB4s", page, 3, 400, size - 7, 0, child)
+        page[size - 7 :] = child + b"\x01\0\0"
+        struct.pack_into(">400H", page, 12, *([size - 7] * 400))
+        data += page
+        child = struct.pack(">I", len(data) // size)
+    data[place : place + size] = data[-size:]
+    struct.pack_into(">I", data, 28, len(data) // size)
+    path.write_bytes(data)
+    with pytest.raises(UnreadableError, match="too many"):
+        rows_of(path)
+
+
+def test_a_schema_without_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = database(tmp_path / "x.db")
+    schema(path, *(("view", f"v{n}", f"v{n}", 0, f"CREATE VIEW v{n} AS SELECT 1") for n in range(2000)))
+    monkeypatch.setattr(sqlite_file, "SCHEMA_S", -1.0)
+    with pytest.raises(UnreadableError, match="schema"):
+        rows_of(path)
 
 
 def test_a_huge_cell_ends_the_table_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
