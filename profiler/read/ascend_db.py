@@ -166,12 +166,7 @@ class _Rank:
             # The graph engine says the total before a release, the framework the one after it.
             total_freed=pl.col("total_freed") - pl.when(engine).then(pl.col("bytes")).otherwise(0),
         )
-        pools = pools_of(rows, self.findings)
-        if any(pool.base_bytes < 0 for pool in pools):
-            self.findings.warn("totals of OP_MEMORY contradict its allocations: the totals are not used")
-            unsaid = [pl.lit(None, pl.Int64).alias(column) for column in ("total_after", "total_freed")]
-            pools = pools_of(rows.with_columns(unsaid), self.findings)
-        return pools
+        return pools_of(rows, self.findings)
 
     def memory(self, pools: list[Pool]) -> Memory:
         most = pl.col("allocated").max(), pl.col("reserved").max()

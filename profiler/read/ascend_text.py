@@ -42,6 +42,9 @@ PATTERNS = {
 }
 KIB, MIB = 1 << 10, 1 << 20
 
+LARGEST = 8 << 40
+"""Bytes of a block: more than a device has, and their sums still fit a document."""
+
 COMMUNICATION = ("COMMUNICATION", "HCCL")
 KERNEL_COLUMNS = {
     "step": ("Step Id", "Step ID"),
@@ -195,6 +198,7 @@ def _blocks_of(path: Path, findings: Findings) -> pl.DataFrame:
     rows = without(rows, pl.col("allocated").is_null(), path, "rows without an allocation time", findings)
     rows = without(rows, pl.col("bytes").is_null(), path, "rows without a size", findings)
     rows = without(rows, pl.col("bytes") < 0, path, "rows with a negative size", findings)
+    rows = without(rows, pl.col("bytes") > LARGEST, path, "rows of more than 8 TiB", findings)
     rows = without(rows, pl.col("freed") < pl.col("allocated"), path, "rows released before they were had", findings)
     # The graph engine says the total before a release, the framework the one after it.
     before = pl.when("graph_engine").then("bytes").otherwise(0)

@@ -40,6 +40,7 @@ def profile_of(events: Events, findings: Findings) -> Profile:
     """A checked profile of the step that stands for all. Raises `UnreadableError` where nothing was recorded."""
     if not events.kernels.height:
         events = _kernels_from_blocks(events, findings)
+    events = _of_one_time(events, findings)
     chosen, since, sure = _launched(choose(events, findings), events)
     listed = lanes(chosen.kernels, chosen.step.start, round(chosen.step.us * 1e3))
     places = [place for place, lane in enumerate(listed) if lane.kernel >= 0 and lane.stream == COMPUTE]
@@ -102,6 +103,26 @@ def _kernels_from_blocks(events: Events, findings: Findings) -> Events:
     steps = (Step(0, had["allocated"][0], whole, (whole - had["allocated"][0]) / 1e3),) if had.height else ()
     return replace(events, kernels=kernels, steps=steps)
 
+
+def _of_one_time(events: Events, findings: Findings) -> Events:
+    """Without kernels and blocks weeks away from the others: a clock was read wrongly, and idle time in between would
+    be longer than a profile can say."""
+    if not events.kernels.height:
+        return events
+    middle = events.kernels["start"].sort()[events.kernels.height // 2]
+    near = (pl.col("start") - middle).abs() < FAR_NS
+    timely = ((pl.col("allocated") - middle).abs() < FAR_NS).fill_null(True) & (
+        (pl.col("freed") - middle).abs() < FAR_NS
+    ).fill_null(True)
+    kernels, blocks = events.kernels.filter(near), events.blocks.filter(timely)
+    findings.drop("kernels", "started weeks away from the others", events.kernels.height - kernels.height)
+    findings.drop("allocations", "weeks away from the kernels", events.blocks.height - blocks.height)
+    steps = tuple(step for step in events.steps if abs(step.start - middle) < FAR_NS and step.us < FAR_NS / 1e3)
+    return replace(events, kernels=kernels, blocks=blocks, steps=steps)
+
+
+FAR_NS = 14 * 86_400 * 10**9
+"""Two weeks."""
 
 _GIVEN = ("name", "stream", "start", "duration", "launched")
 

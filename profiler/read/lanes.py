@@ -13,6 +13,7 @@ next idle operator; so times in between are off by that at most. Times are integ
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,14 +43,18 @@ def lanes(kernels: pl.DataFrame, start: int, step_ns: int) -> list[Lane]:
     names = _streams(kernels)
     begins, durations = kernels["start"].to_list(), kernels["duration"].to_list()
     free: dict[str, int] = {}
+    beside: dict[str, list[tuple[int, str]]] = {}
     least = max(step_ns // IDLE_SHARE, 1)
     listed: list[Lane] = []
     done, waiting = start, 0
     for row, (name, begin, duration) in enumerate(zip(names, begins, durations, strict=True)):
-        stream, beside = name, 2
-        while free.get(stream, begin) > begin:
-            stream, beside = f"{name}-{beside}", beside + 1
-        free[stream] = begin + duration
+        if free.get(name, begin) <= begin:
+            stream, free[name] = name, begin + duration
+        else:
+            others = beside.setdefault(name, [])
+            is_free = bool(others) and others[0][0] <= begin
+            stream = heapq.heappop(others)[1] if is_free else f"{name}-{len(others) + 2}"
+            heapq.heappush(others, (begin + duration, stream))
         if stream == COMPUTE:
             waiting += max(begin - done, 0)
             if waiting >= least:

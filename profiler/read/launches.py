@@ -32,12 +32,14 @@ def launch_times(kernels: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Ints, int
     """Host time of each kernel, ns, never falling, and how many of them are by evidence (said, or matched by size).
 
     `kernels`, `blocks`: columns as in `profiler.read.events`, kernels in order of start. A kernel's launch is never
-    after its start. Without any evidence the launches are the starts.
+    after its start. Where the source says most launches, the others are those of the kernel before. Without any
+    evidence the launches are the starts.
     """
     start = kernels["start"].to_numpy()
-    said = kernels["launched"].to_numpy() if kernels["launched"].null_count() == 0 else None
-    if said is not None and len(said):
-        return np.minimum(np.maximum.accumulate(said.astype(np.int64)), start), len(start)
+    unsaid = kernels["launched"].null_count()
+    if unsaid * 2 < len(start):
+        said = kernels["launched"].fill_null(strategy="forward").fill_null(strategy="backward").to_numpy()
+        return np.minimum(np.maximum.accumulate(said.astype(np.int64)), start), len(start) - unsaid
     listed = blocks.drop_nulls("allocated").sort("allocated", maintain_order=True)
     at, size = listed["allocated"].to_numpy(), listed["bytes"].to_numpy()
     match = _matches(sizes_of(kernels), start, size, at)

@@ -45,6 +45,10 @@ class Pool:
     reserved_bytes: int
 
 
+_Block = tuple[str, int, int | None, int | None]
+"""Name, bytes, allocated, freed."""
+
+
 @dataclass(frozen=True)
 class _Change:
     time: int
@@ -65,6 +69,17 @@ def pools_of(rows: pl.DataFrame, findings: Findings, precision: int = 512) -> li
 
 
 def _pool(rows: pl.DataFrame, findings: Findings, precision: int) -> Pool:
+    pool, found = _by_totals(rows, precision)
+    if pool.base_bytes < 0:
+        findings.warn("the pool's totals contradict its allocations: the totals are not used")
+        unsaid = [pl.lit(None, pl.Int64).alias(column) for column in ("total_after", "total_freed")]
+        pool, found = _by_totals(rows.with_columns(unsaid), precision)
+    _tell(found, findings)
+    return pool
+
+
+def _by_totals(rows: pl.DataFrame, precision: int) -> tuple[Pool, list[_Block]]:
+    """The pool, and those of its blocks that the totals prove."""
     took = rows.select(time="allocated", bytes="bytes", total="total_after")
     gave = rows.select(time="freed", bytes=-pl.col("bytes"), total="total_freed").drop_nulls("time")
     changes = pl.concat([took, gave]).sort("time", "bytes")
@@ -74,18 +89,18 @@ def _pool(rows: pl.DataFrame, findings: Findings, precision: int) -> Pool:
     apart = changes["total"] - level
     start = int(apart.drop_nulls().head(1).sum())
     if not apart.is_not_null().any() or (apart - start).abs().max() < precision:  # type: ignore[operator]
-        return Pool(listed, start, start + max(int(level.max() or 0), 0), reserved)  # type: ignore[arg-type]
+        peak = start + max(int(level.max() or 0), 0)  # type: ignore[arg-type]
+        return Pool(listed, start, peak, reserved), []
     walk = _walk([_Change(*change) for change in changes.iter_rows()], start, precision)
-    _tell(walk.found, findings)
     extra = pl.DataFrame(walk.found, schema=BLOCKS, orient="row")
-    return Pool(pl.concat([listed, extra]), walk.base, walk.peak, reserved)
+    return Pool(pl.concat([listed, extra]), walk.base, walk.peak, reserved), walk.found
 
 
 @dataclass(frozen=True)
 class _Walk:
     """What the totals prove: blocks by name, bytes, allocated and freed; what is there all the time; and the peak."""
 
-    found: list[tuple[str, int, int | None, int | None]]
+    found: list[_Block]
     base: int
     peak: int
 
@@ -94,7 +109,7 @@ def _walk(changes: list[_Change], level: int, precision: int) -> _Walk:
     """Through all changes in order of time, from `level` on."""
     base = peak = level
     unlisted: list[tuple[int, int]] = []  # still there: bytes, allocated
-    found: list[tuple[str, int, int | None, int | None]] = []
+    found: list[_Block] = []
     for _, together in groupby(changes, key=lambda change: change.time):
         left = list(together)
         while left:
@@ -122,7 +137,7 @@ def _walk(changes: list[_Change], level: int, precision: int) -> _Walk:
     return _Walk(found + [(UNLISTED, size, since, None) for size, since in unlisted], base, peak)
 
 
-def _tell(found: list[tuple[str, int, int | None, int | None]], findings: Findings) -> None:
+def _tell(found: list[_Block], findings: Findings) -> None:
     for name, say in ((GHOST, "are gone before the record ends"), (UNLISTED, "appear in the pool's totals only")):
         sizes = [size for kind, size, _, _ in found if kind == name]
         if sum(sizes) >= 1 << 20:
@@ -147,7 +162,8 @@ def memory_of(
     application = record.get("APP", (0, 0))[1]
     listed = _peak(pools)
     if mindspore and allocated and (listed is None or abs(allocated / max(listed, 1) - MINDSPORE_UNIT) < 0.004):
-        allocated, reserved, application = ((size * KIB_PER_MB + 512) // 1024 for size in (allocated, reserved, application))
+        figures = (allocated, reserved, application)
+        allocated, reserved, application = ((size * KIB_PER_MB + 512) // 1024 for size in figures)
         told = "memory_record.csv calls 1000 KiB an MB (MindSpore): its figures are divided by 1.024"
         findings.normalised(told)
         findings.warn(told)
@@ -159,7 +175,7 @@ def memory_of(
         base_bytes=base,
         reserved_bytes=reserved or None,
         external_bytes=max(application - reserved, 0) if application and reserved else None,
-        external={name: size for name, size in sorted(modules.items()) if name != "APP"},
+        external={name: size for name, size in sorted(modules.items()) if name not in ("APP", "GE")},
     )
 
 

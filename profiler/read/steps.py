@@ -22,7 +22,7 @@ WARM_UP = 1.5
 @dataclass(frozen=True)
 class Chosen:
     """`kernels`: those of the chosen step, durations medians over the steps like it (at most up to the next kernel of
-    their stream). `spread_us`: longest less
+    their stream, or the step's end). `spread_us`: longest less
     shortest of them. `before`: the step before it; None: it is the first. `until`: where the next step begins, on the
     device's clock; None: nothing follows."""
 
@@ -55,7 +55,8 @@ def choose(events: Events, findings: Findings) -> Chosen:
     if count == 1:
         # No two are alike: work depends on the data. The last but one is neither warm-up nor cut short.
         kept = [steps[-2] if len(steps) > 2 else max(steps, key=lambda step: step.us)]
-    if left := [step.number for step in steps if step not in kept]:
+    numbers = {step.number for step in kept}
+    if left := [step.number for step in steps if step.number not in numbers]:
         shown = ", ".join(str(number) for number in left[:8]) + (", ..." if len(left) > 8 else "")
         findings.warn(
             f"{len(left)} of {len(steps)} steps are left out ({shown}): they launch other kernels (warm-up, cut short, "
@@ -64,12 +65,12 @@ def choose(events: Events, findings: Findings) -> Chosen:
     if len(kept) > 2 and kept[0].us > WARM_UP * statistics.median(step.us for step in kept[1:]):
         findings.warn(f"step {kept[0].number} is left out as warm-up: {kept[0].us / 1e3:.1f} ms")
         kept = kept[1:]
-    middle = statistics.median(step.us for step in kept)
+    middle = statistics.median_low(step.us for step in kept)
     chosen = min(kept, key=lambda step: (abs(step.us - middle), step.number))
     own = _of(kernels, chosen)
     durations = _medians(kernels, kept, own.height)
-    room = pl.col("start").shift(-1).over("stream") - pl.col("start")
-    fitting = pl.when(pl.col("duration") <= room).then(pl.min_horizontal("median", room)).otherwise(pl.col("median"))
+    room = pl.col("start").shift(-1).over("stream").fill_null(chosen.end) - pl.col("start")
+    fitting = pl.when(pl.col("duration") <= room).then(pl.min_horizontal("median", room)).otherwise("duration")
     own = own.with_columns(durations.alias("median")).with_columns(fitting.alias("duration")).drop("median")
     before = [step for step in steps if step.start < chosen.start]
     following = [step.start for step in steps if step.start > chosen.start]

@@ -26,6 +26,8 @@ NOTHING = ("", "N/A", "NA", "NULL", "null", "None", "nan", "NaN")
 MAX_LINE = 64 << 20
 """Bytes. A longer line is no row of a table but an attack or another format."""
 
+MARK = "\x02"
+
 LINE = "line"
 """Column of `read_table`: the row's line in its file, counted from 1; the header is line 1."""
 
@@ -52,7 +54,7 @@ def read_table(
     frame = pl.scan_csv(
         source,
         has_header=False,
-        skip_rows=1,
+        skip_rows=0 if lines is not None else 1,
         schema={f"{number}": pl.String for number in range(len(header))},
         encoding="utf8-lossy",
         empty_string_is_null=True,
@@ -62,7 +64,10 @@ def read_table(
         _cell(f"{header.index(column)}").alias(name) if column is not None else pl.lit(None, pl.String).alias(name)
         for name, column in present.items()
     ]
-    rows = frame.select(*picked).collect(engine="streaming")
+    try:
+        rows = frame.select(*picked, every="0").collect(engine="streaming").drop("every")
+    except pl.exceptions.PolarsError as error:
+        raise UnreadableError(f"{findings.name(path)} does not read as a table: {str(error)[:200]}") from error
     return rows.with_columns(lines.alias(LINE) if lines is not None else pl.int_range(2, rows.height + 2).alias(LINE))
 
 
@@ -97,7 +102,8 @@ def _header(path: Path) -> list[str] | None:
 
 
 def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io.BytesIO, pl.Series | None]:
-    """The file itself where all its rows have `fields` fields; else its good rows, and their lines."""
+    """The file itself where all its rows have `fields` fields; else its good rows without the header, and their
+    lines."""
     raw = pl.scan_csv(
         path,
         has_header=False,
@@ -108,12 +114,14 @@ def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io
         empty_string_is_null=False,
         extra_columns="ignore",
     )
-    quotes = pl.col("text").str.count_matches('"', literal=True)
-    bare = pl.when(quotes > 0).then(pl.col("text").str.replace_all('"[^"]*"', "")).otherwise(pl.col("text"))
-    commas = bare.str.count_matches(",", literal=True)
-    shape = raw.select(
-        good=(commas == fields - 1) & (quotes % 2 == 0), blank=pl.col("text").str.strip_chars() == ""
-    ).collect(engine="streaming")
+    # A quoted cell becomes one mark; what a quote is left in, or a mark stands beside, is no cell.
+    text = pl.col("text").str.strip_chars_end("\r")
+    marked = text.str.replace_all('"(?:[^"]|"")*"', MARK)
+    odd = marked.str.contains(f'"|[^,]{MARK}|{MARK}[^,]')
+    quoted = pl.col("text").str.contains('"', literal=True)
+    commas = pl.when(quoted).then(marked).otherwise(text).str.count_matches(",", literal=True)
+    good = (commas == fields - 1) & ~pl.when(quoted).then(odd).otherwise(False)
+    shape = raw.select(good=good, blank=text.str.strip_chars() == "").collect(engine="streaming")
     if shape["good"].all():
         return path, None
     kept = shape.with_row_index("row", 1)
@@ -121,9 +129,8 @@ def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io
     findings.drop(
         path, f"rows without exactly {fields} fields", bad.len(), tuple(int(n) for n in bad.head(KEPT_PLACES))
     )
-    text = raw.with_row_index("row", 1).filter(pl.Series(shape["good"])).select("text", "row").collect()
-    body = io.BytesIO("\n".join(text["text"]).encode())
-    return body, text["row"].slice(1).cast(pl.Int64)
+    body = raw.with_row_index("row", 1).filter(kept["good"] & (kept["row"] > 1)).select("text", "row").collect()
+    return io.BytesIO("\n".join(body["text"]).encode()), body["row"].cast(pl.Int64)
 
 
 def without(rows: pl.DataFrame, bad: pl.Expr, path: Path, why: str, findings: Findings) -> pl.DataFrame:

@@ -95,10 +95,16 @@ def test_rows_left_out_by_a_rule_are_named(tmp_path: Path) -> None:
 
 def test_a_byte_that_parts_lines_here_is_only_a_byte_there(tmp_path: Path) -> None:
     rows, findings = read(tmp_path, b"Name\x01,Size(KB)\na,1\nb\x01,2\n")
-    assert rows["size"].to_list() in (["1"], ["1", "2"])
+    assert rows["size"].to_list() == ["1"] and findings.dropped[0].lines == (3,)
 
 
-@given(st.binary(max_size=400))
+def test_no_column_that_is_asked_for_and_no_row_that_is_good(tmp_path: Path) -> None:
+    findings = Findings(tmp_path)
+    rows = read_table(written(tmp_path, "A,B\n1\n"), {"c": ("C",)}, findings)
+    assert rows.height == 0 and findings.dropped[0].lines == (2,)
+
+
+@given(st.binary(max_size=400) | st.text("\",\n\r\x00\x01\x02 a1", max_size=40).map(str.encode))
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     folder = tmp_path_factory.mktemp("any")
     try:
