@@ -27,7 +27,7 @@ from profiler.capture.anatomy import flow, operator_type, phases
 from profiler.capture.anatomy import layers as layers_of
 from profiler.capture.assembly import memory_roots
 from profiler.capture.graph import anatomy_of, compile_and_read
-from profiler.read.actors import ActorSet, Source
+from profiler.read.mindspore.actors import ActorSet, Source
 
 ADAPTER = "mindspore-graph"
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hyperopt.profile import IDLE, Operator, Profile, Storage
 from profiler.capture.anatomy import Anatomy
 from profiler.capture.assembly import assemble, launches
-from profiler.read.actors import ActorSet
-from profiler.read.cpu_profiler import Execution
+from profiler.read.mindspore.actors import ActorSet
+from profiler.read.mindspore.cpu_profiler import Execution
 
 MAX_NAMED = 8
 """Differences named one by one; the others are counted."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from profiler.read.actors import Kernel, Source
+from profiler.read.mindspore.actors import Kernel, Source
 
 Phase = Literal["forward", "backward", "optimizer", "other"]
 OP_NUMBER = re.compile(r"-op(\d+)$")

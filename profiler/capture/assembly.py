@@ -15,8 +15,8 @@ from msgspec import structs
 
 from hyperopt.profile import IDLE, Kind, Operator, Storage
 from profiler.capture.anatomy import Anatomy, Flow, Phase, flow, layers, operator_type, phases, stable_names
-from profiler.read.actors import ActorSet, Kernel, Signature, Source
-from profiler.read.cpu_profiler import Execution
+from profiler.read.mindspore.actors import ActorSet, Kernel, Signature, Source
+from profiler.read.mindspore.cpu_profiler import Execution
 
 # Idle time is put at fixed places, every so many operators, so that two captures of one program differ
 # in durations only and get the same program digest.

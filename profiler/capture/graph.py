@@ -28,7 +28,7 @@ from profiler.capture.assembly import assemble, launches
 from profiler.capture.machine import host_bytes, measured_links
 from profiler.capture.recording import CaptureError, Session, record_session
 from profiler.peaks import excluded_bytes
-from profiler.read.actors import ActorSet, Signature, read_actor_set, read_signatures
+from profiler.read.mindspore.actors import ActorSet, Signature, read_actor_set, read_signatures
 
 Step = Callable[..., Any]
 

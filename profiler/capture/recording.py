@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.read.cpu_profiler import Execution, MemoryRecord, read_executions, read_memory_record
+from profiler.read.mindspore.cpu_profiler import Execution, MemoryRecord, read_executions, read_memory_record
 
 
 class CaptureError(RuntimeError):

@@ -4,6 +4,9 @@
     sources.py      the kinds, each a module with SOURCE   ranks.py      what such a source is
     findings.py     what a reader dropped or converted     manifest.py   the answer, rank by rank
 
+    ascend/     text and sqlite of torch_npu, MindSpore, msprof      torch/      snapshots, Chrome and execution traces
+    mindspore/  memory tracker, CPU profiler, MindInsight            timeline/   kernels and blocks by time -> a profile
+
     a folder, file or archive ─▶ ranks ─▶ read one after the other ─▶ rank_N.json.gz, manifest
 
 One rank is in memory at a time, and one that cannot be read does not sink the others.

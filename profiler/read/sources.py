@@ -12,15 +12,15 @@ from profiler.read.ranks import Source
 
 MODULES = (
     "documents",
-    "ascend_db",
-    "ascend_text",
-    "memory_tracker",
-    "mindspore_cpu",
-    "snapshot",
-    "activation_trace",
-    "chakra",
-    "mindinsight",
-    "chrome_trace",
+    "ascend.database",
+    "ascend.text",
+    "mindspore.memory_tracker",
+    "mindspore.cpu",
+    "torch.snapshot",
+    "torch.activation_trace",
+    "torch.chakra",
+    "mindspore.mindinsight",
+    "torch.chrome_trace",
 )
 """Modules of `profiler.read`, each with its `SOURCE`."""
 

@@ -17,7 +17,7 @@ from hyperopt.client import Client, ServiceError
 from hyperopt.settings import Settings
 from tests.api.test_bad_input import stored
 from tests.api.test_commands import run as command
-from tests.profiler.read.pipeline_files import write_pipeline
+from tests.profiler.read.mindspore.pipeline_files import write_pipeline
 
 _count = iter(range(1, 1000))
 

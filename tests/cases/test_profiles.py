@@ -9,7 +9,7 @@ import pytest
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
 from profiler.read import read as read_all
-from profiler.read.ascend_text import SOURCE
+from profiler.read.ascend.text import SOURCE
 from profiler.read.findings import Findings, UnreadableError
 from tests.conftest import ABSENT, SHARED_DATA
 

@@ -12,7 +12,7 @@ import pytest
 
 from hyperopt import profile as profiles
 from hyperopt.cli import main
-from tests.profiler.read.pipeline_files import write_pipeline
+from tests.profiler.read.mindspore.pipeline_files import write_pipeline
 
 FIELDS = {
     "rank", "status", "reason", "kind", "file", "operators", "storages", "peak_bytes", "replayed_peak_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler.read.actors import ActorSetError, Source, read_actor_set, read_signatures
+from profiler.read.mindspore.actors import ActorSetError, Source, read_actor_set, read_signatures
 from tests.profiler.actor_text import K, actor_set_text, two_layers
 
 

@@ -8,8 +8,8 @@ from hyperopt.profile import IDLE, Profile, check
 from hyperopt.replay import replay
 from profiler.capture.anatomy import Anatomy, stable_names
 from profiler.capture.assembly import Assembled, assemble, launches
-from profiler.read.actors import read_actor_set
-from profiler.read.cpu_profiler import Execution
+from profiler.read.mindspore.actors import read_actor_set
+from profiler.read.mindspore.cpu_profiler import Execution
 from tests.profiler.actor_text import TWO_LAYERS, K, two_layers
 
 ANATOMY = Anatomy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from profiler.read.cpu_profiler import CpuProfilerError, Execution, read_executions, read_memory_record
+from profiler.read.mindspore.cpu_profiler import CpuProfilerError, Execution, read_executions, read_memory_record
 
 TIMES = "Default/net-Net/MatMul-op0;HostCpuOps;2000000,0.272147,0 1000000,0.5,3 \n\nAdd;HostCpuOps;5,0.000001,0\n"
 MEMORY = """Timestamp(ns),Total Allocated(Byte),Total Reserved(Byte),Total Active(Byte)

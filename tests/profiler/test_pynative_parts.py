@@ -20,7 +20,7 @@ from profiler.capture.program import Block, Known, Program, assemble
 from profiler.capture.pynative import outside_pool
 from profiler.capture.recording import CaptureError, Kernel, StepRecord
 from profiler.capture.timing import Times, same_kernels
-from profiler.read.cpu_profiler import MemoryRecord
+from profiler.read.mindspore.cpu_profiler import MemoryRecord
 from tests.profiler.pynative_plans import plan_of
 
 ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")

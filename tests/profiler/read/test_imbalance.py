@@ -4,7 +4,7 @@ import pytest
 
 from profiler.read.imbalance import imbalance, told
 from profiler.read.manifest import Rank
-from profiler.read.stages import stage_of
+from profiler.read.mindspore.mindinsight import stage_of
 
 
 def rank(number: int, computing_us: float | None, stage: int | None = None) -> Rank:

@@ -20,7 +20,7 @@ from profiler.read.manifest import Manifest
 from profiler.read.ranks import RankFiles, Source
 from profiler.read.reading import read_folder
 from tests.conftest import ABSENT, SHARED_DATA
-from tests.profiler.read.pipeline_files import write_pipeline
+from tests.profiler.read.mindspore.pipeline_files import write_pipeline
 from tests.samples import worked_example
 
 

@@ -16,7 +16,7 @@ def test_every_source_can_be_imported_and_has_a_kind_of_its_own() -> None:
 
 
 def test_general_kinds_come_last() -> None:
-    assert MODULES[-1] == "chrome_trace"
+    assert MODULES[-1] == "torch.chrome_trace"
 
 
 def test_every_kind_is_in_the_reference() -> None:

@@ -1,0 +1,1 @@
+"""Ascend's profilers: torch_npu, MindSpore and msprof, as text and as sqlite."""

@@ -1,0 +1,1 @@
+"""What torch and its relatives write: memory snapshots, Chrome traces, execution traces, HyperOffload's traces."""
