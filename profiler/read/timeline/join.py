@@ -22,10 +22,10 @@ from profiler.read.findings import Findings
 from profiler.read.labels import label
 from profiler.read.timeline.accesses import Accesses, accesses
 from profiler.read.timeline.events import KERNELS, Events, Memory, Step
-from profiler.read.timeline.lanes import Lane, lanes
+from profiler.read.timeline.lanes import Lane, idle_ns, lanes
 from profiler.read.timeline.launches import launch_times
 from profiler.read.timeline.lives import Lives, lives
-from profiler.read.timeline.passes import Passes, passes
+from profiler.read.timeline.passes import PEER, Passes, passes
 from profiler.read.timeline.scopes import scope_of
 from profiler.read.timeline.shapes import listed as shapes_and_types
 from profiler.read.timeline.steps import Chosen, choose
@@ -185,6 +185,13 @@ def _notes(events: Events, chosen: Chosen, way: Passes) -> list[str]:
     ]
     if way.layers:
         notes.append(f"{way.micro_batches} micro-batches through {way.layers} layers, by their attention kernels")
+    peers = pl.col("name").str.contains(f"(?i){PEER.pattern}")
+    idle, bubble = idle_ns(chosen.kernels, round(chosen.step.us * 1e3), peers)
+    if bubble:
+        notes.append(
+            f"the compute stream is idle for {idle / 1e6:.1f} ms, {bubble / 1e6:.1f} ms of it while the rank sends or "
+            "receives (the pipeline's bubbles)"
+        )
     if events.memory.external:
         parts = ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in events.memory.external.items())
         notes.append(f"beside the framework's pool: {parts}")

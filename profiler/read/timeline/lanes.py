@@ -77,6 +77,15 @@ def _streams(kernels: pl.DataFrame) -> list[str]:
     return [COMPUTE if name == main else name if name == "communication" else f"stream-{name}" for name in raw]
 
 
+def idle_ns(kernels: pl.DataFrame, step_ns: int, during: pl.Expr) -> tuple[int, int]:
+    """Time of the step in which the compute stream does nothing, and the part of it in which a kernel that fulfils
+    `during` runs, on whatever stream."""
+    compute = kernels.filter(pl.Series(_streams(kernels)) == COMPUTE) if kernels.height else kernels
+    others = kernels.filter(during.fill_null(False))
+    together = pl.concat([compute, others]).sort("start")
+    return step_ns - busy_ns(compute), busy_ns(together) - busy_ns(compute)
+
+
 def busy_ns(kernels: pl.DataFrame) -> int:
     """Time in which at least one of the kernels runs."""
     if not kernels.height:

@@ -16,7 +16,7 @@ from profiler.read.findings import Findings
 from profiler.read.timeline.accesses import accesses
 from profiler.read.timeline.events import BLOCKS, KERNELS, Events, Memory, Origin, Step
 from profiler.read.timeline.join import profile_of
-from profiler.read.timeline.lanes import busy_ns, lanes
+from profiler.read.timeline.lanes import busy_ns, idle_ns, lanes
 from profiler.read.timeline.launches import launch_times
 from profiler.read.timeline.lives import lives
 from profiler.read.timeline.passes import passes
@@ -140,6 +140,16 @@ def test_idle_time_stands_where_it_began_before_what_starts_in_it() -> None:
         {"name": "b", "start": 60, "duration": 40},
     )
     assert [lane.kernel for lane in lanes(frame, 0, 110)] == [0, -1, 1, 2, -1]
+
+
+def test_bubbles_are_idle_time_in_which_the_rank_sends_or_receives() -> None:
+    frame = kernels_of(
+        {"name": "a", "start": 0, "duration": 10},
+        {"name": "hcom_receive_1", "start": 5, "duration": 25, "stream": "communication"},
+        {"name": "hcom_allReduce_1", "start": 30, "duration": 10, "stream": "communication"},
+        {"name": "b", "start": 60, "duration": 40},
+    )
+    assert idle_ns(frame, 110, pl.col("name").str.contains("receive")) == (60, 20)
 
 
 def test_the_pool_s_totals_give_away_older_blocks_and_unlisted_ones() -> None:
