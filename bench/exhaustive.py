@@ -44,7 +44,7 @@ ROWS = (1, 3, 48)
 """Of the axes on which the fluid bound is checked by itself."""
 
 MOST = 25_000
-"""Replays that the exhaustive search may take for one step."""
+"""Work, in replays, that the exhaustive search may take for one step."""
 
 SEARCH_WORK = 300
 """Replays of the search for larger problems."""

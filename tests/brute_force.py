@@ -111,14 +111,26 @@ class TooMany(Exception):
     """More plans than asked for."""
 
 
+PARTIAL = 50
+"""Ways put together, or looked at, that take about as long as a replay."""
+
+
 class _Count:
-    """Of replays, which take nearly all the time."""
+    """Of work, in replays: most of it; putting ways together counts too, or a step may take minutes at it."""
 
     def __init__(self, most: int) -> None:
-        self.left = most
+        self.left = most * PARTIAL
 
     def one(self) -> None:
-        self.left -= 1
+        """A replay."""
+        self._take(PARTIAL)
+
+    def part(self) -> None:
+        """One more way, alone or beside others."""
+        self._take(1)
+
+    def _take(self, work: int) -> None:
+        self.left -= work
         if self.left < 0:
             raise TooMany
 
@@ -149,8 +161,8 @@ def least_ns(
 
     A storage leaves HBM up to `leaves` times, at any places, copied out to any tier at any place before, or dropped;
     up to `executions` operators run again, each anywhere, in any order. Copies issued at one operator are tried in
-    every order. A plan as fast as `lower_ns`, or as the unlimited step, is the best. Raises `TooMany` past `most`
-    replays. What is left out: more leaves and executions, and actions without an effect.
+    every order. A plan as fast as `lower_ns`, or as the unlimited step, is the best. Raises `TooMany` past the work of
+    `most` replays. What is left out: more leaves and executions, and actions without an effect.
     """
     lower_ns = max(lower_ns, replay(profile).step_ns)
     best: int | None = None
@@ -181,9 +193,12 @@ def _fitting(
     """One way a storage, together within the budget at every operator: others run out of memory."""
     assert budget.hbm_bytes is not None
     room = [budget.hbm_bytes - profile.device.base_bytes - o.workspace_bytes for o in profile.operators]
-    held = [
-        [(way, _held(profile, s, way, again)) for way in own] for s, own in zip(profile.storages, ways, strict=True)
-    ]
+    held: list[list[tuple[Way, list[int]]]] = []
+    for storage, own in zip(profile.storages, ways, strict=True):
+        held.append([])
+        for way in own:
+            count.part()
+            held[-1].append((way, _held(profile, storage, way, again)))
 
     def go(i: int, left: list[int], chosen: tuple[Way, ...]) -> Iterator[tuple[Way, ...]]:
         if i == len(held):
@@ -191,6 +206,7 @@ def _fitting(
             yield chosen
             return
         for way, taken in held[i]:
+            count.part()
             rest = [a - b for a, b in zip(left, taken, strict=True)]
             if min(rest, default=0) >= 0:
                 yield from go(i + 1, rest, (*chosen, way))
