@@ -11,6 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 
+class Stopped(Exception):
+    """Raised out of the midst of a piece of work that nobody waits for any more."""
+
+
 class Criterion(Protocol):
     def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str: ...
 
@@ -57,6 +61,10 @@ class Stop:
         for criterion in self.criteria:
             self.why = self.why or criterion.reason(best_ns, bound_ns, self.work)
         return bool(self.why)
+
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled, also after another criterion has been met."""
+        return any(isinstance(c, Cancelled) and c.asked() for c in self.criteria)
 
     def seconds_left(self) -> float | None:
         limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]

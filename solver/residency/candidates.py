@@ -92,6 +92,7 @@ def reruns(problem: Problem) -> list[Rerun]:
 def _operator_reruns(problem: Problem) -> list[Rerun]:
     found: list[Rerun] = []
     for s, size in enumerate(problem.program.size):
+        problem.check()
         if not size or not problem.program.writers[s]:
             continue
         for after, before in problem.idle(s):
@@ -147,8 +148,12 @@ def _together(problem: Problem, alone: list[Rerun]) -> list[Rerun]:
         made, used = operators[writer], operators[rerun.before]
         if made.phase == "forward" and used.phase != "forward" and made.layer:
             by_layer[made.layer, made.micro_batch].append(rerun)
-    found = [_joined(problem, own) for own in by_writer.values() if len(own) > 1]
+    found: list[Rerun | None] = []
+    for own in by_writer.values():
+        problem.check()
+        found += [_joined(problem, own)] if len(own) > 1 else []
     for own in by_layer.values():
+        problem.check()
         own.sort(key=lambda r: (r.duration_ns / program.size[r.target], r.before))
         total, sum_of = sum(program.size[r.target] for r in own), 0
         marks = [total * part // PARTS for part in range(1, PARTS + 1)]
@@ -218,6 +223,7 @@ def in_waits(problem: Problem, found: list[Rerun]) -> list[Rerun]:
     start = np.asarray(problem.unlimited.start)
     earlier = []
     for rerun in found:
+        problem.check()
         last = max(leave for _, leave in rerun.drops)
         near = places[np.searchsorted(places, last + 2) : np.searchsorted(places, rerun.before)]
         near = near[idle[near] >= rerun.duration_ns / 2]

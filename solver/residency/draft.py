@@ -111,6 +111,7 @@ class Table:
         program = self.problem.program
         rows, extra = [], []
         for r, rerun in enumerate(self.reruns):
+            self.problem.check()
             for s, leave in rerun.drops:
                 later = program.stays[s] or program.last_access[s] >= rerun.before
                 rows.append((r, s, leave, rerun.before, 0 if later else 2))

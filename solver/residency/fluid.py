@@ -28,6 +28,7 @@ the linear solver did can make the bound lower, never wrong.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -73,12 +74,16 @@ class Fluid:
     def __init__(self, problem: Problem, rows: int) -> None:
         self.problem = problem
         self.axis: Axis = make_axis(problem, rows)
-        self.gaps: Gaps = gaps_on(problem, self.axis)
         self.slots = self.axis.rows + 1
         self.names = list(problem.tiers) or ["host"]
         self.over = np.maximum(problem.load[self.axis.ops] - problem.hbm_bytes, 0).astype(np.float64)
         self.tight = [t for t, name in enumerate(self.names) if problem.tiers and name not in problem.roomy]
         self.one_queue = [not problem.tiers[name].duplex if problem.tiers else False for name in self.names]
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """Made when first asked for: a plan without the bound's help needs none."""
+        return gaps_on(self.problem, self.axis)
 
     def no_prices(self) -> Prices:
         tiers, rows, slots = len(self.names), self.axis.rows, self.slots

@@ -154,6 +154,7 @@ def _spans(problem: Problem, shares: dict[tuple[int, int], int]) -> list[tuple[i
     program, n = problem.program, problem.n
     rows: list[tuple[int, ...]] = []
     for s, size in enumerate(program.size):
+        problem.check()
         if not size:
             continue
         spans = [(INNER, after, before) for after, before in problem.idle(s) if before - after > 1]
@@ -231,6 +232,7 @@ def _inputs(
     }
     rows = []
     for g, u in found:
+        problem.check()
         made = program.version_before(u, int(maker[g]))
         again = shares.get((u, made), -1)
         tiers = [t for name, t in problem.tiers.items() if program.size[u] <= problem.tier_bytes[name]]

@@ -16,10 +16,17 @@ from hyperopt.plan import Plan, Residency
 from hyperopt.replay import Timeline, replay
 from solver.residency.draft import residency_of
 from solver.residency.problem import Int64s, Problem
-from solver.stop import Stop
+from solver.stop import Stop, Stopped
 
-TELL_EVERY_S = 0.5
-"""Better plans are told at most so often: as a document, one of 100,000 operators takes a while to write."""
+TELLING = 0.05
+"""Part of the time that may go into telling better plans: as a document, one of 100,000 operators takes a while."""
+
+CHECK_EVERY_S = 0.02
+"""How often those who asked are asked whether they still want an answer."""
+
+
+PATIENCE_S = 0.3
+"""What is still given to find a first plan after somebody has cancelled: on small steps there always is one."""
 
 
 @dataclass
@@ -69,15 +76,35 @@ class Incumbent:
         self.best: Trial | None = None
         self.smallest: Trial | None = None
         self.stages: dict[str, float | str] = {}
-        self._told = 0.0
+        self._tell_at = 0.0
         self._told_trial: Trial | None = None
+        self._check_at = 0.0
+        self._cancelled_at = float("inf")
 
     @property
     def best_ns(self) -> int | None:
         return None if self.best is None else self.best.step_ns
 
     def stopped(self) -> bool:
+        if time.monotonic() >= self._tell_at:
+            self.tell()
         return self.stop.asked(self.best_ns, self.bound_ns)
+
+    def check(self) -> None:
+        """For the midst of what takes long: raises `Stopped` when cancelled, or late with a plan in hand.
+
+        Without one, late goes on, for a late first plan is worth more than none, and cancelled does for PATIENCE_S.
+        """
+        now = time.monotonic()
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK_EVERY_S
+        if self.stop.cancelled():
+            self._cancelled_at = min(self._cancelled_at, now)
+            if self.best is not None or now >= self._cancelled_at + PATIENCE_S:
+                raise Stopped
+        elif self.best is not None and self.stop.late():
+            raise Stopped
 
     def offer(self, residency: Residency, stage: str) -> Trial | None:
         """Replays a plan and keeps it if it is the best; None when it does not run within the budget."""
@@ -122,8 +149,10 @@ class Incumbent:
     def tell(self) -> None:
         """Tells the best plan, if it has not been told."""
         if self.best is not None and self.best is not self._told_trial:
-            self._told, self._told_trial = time.monotonic(), self.best
+            began, self._told_trial = time.monotonic(), self.best
             self.on_better(self.best)
+            over = time.monotonic()
+            self._tell_at = over + (over - began) / TELLING
 
     def _trial(self, residency: Residency, timeline: Timeline, stage: str, *, within_budget: bool) -> Trial:
         position = self.problem.program.position
@@ -165,8 +194,8 @@ class Incumbent:
         told, step_us = self.stages.get(trial.stage), trial.step_ns / 1000
         self.stages[trial.stage] = min(told, step_us) if isinstance(told, float) else step_us
         if self.best is None or trial.rank() < self.best.rank():
-            first, self.best = self.best is None, trial
-            if first or time.monotonic() - self._told >= TELL_EVERY_S:
+            self.best = trial
+            if time.monotonic() >= self._tell_at:
                 self.tell()
         self._keep_smallest(trial)
         return trial

@@ -13,6 +13,7 @@ before the first access, out again after the last.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -54,14 +55,23 @@ class Gap:
         return [(self.leave + 1, self.back)]
 
 
+def go_on() -> None:
+    """The check of a problem that nobody waits for: never ends anything."""
+
+
 class Problem:
-    """What every part of the residency solver looks up, computed once per profile and budget."""
+    """What every part of the residency solver looks up, computed once per profile and budget.
+
+    `check` is called in the midst of what takes long on large steps, here and in all that is given the problem. It may
+    raise `Stopped`, to end it.
+    """
 
     def __init__(self, profile: Profile, budget: Budget) -> None:
         if budget.hbm_bytes is None:
             raise ValueError("the budget must give hbm_bytes")
         self.profile, self.budget = profile, budget
         self.hbm_bytes: int = budget.hbm_bytes
+        self.check: Callable[[], None] = go_on
         self.program: Program = program_of(profile)
         self.n = len(profile.operators)
         self.compute = [k for k, o in enumerate(profile.operators) if o.stream == COMPUTE]
@@ -235,6 +245,7 @@ class Problem:
             return []
         gaps = []
         for s, storage in enumerate(self.profile.storages):
+            self.check()
             if not storage.offloadable or not storage.bytes:
                 continue
             if self.profile.adapter.moves == "window" and storage.window is None:

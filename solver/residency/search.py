@@ -107,6 +107,7 @@ class Search:
         return best
 
     def replayed(self, draft: Draft) -> Found | None:
+        self.problem.check()
         orders = self.table.orders(draft)
         outcome = run(self.table.arrays, orders, self.problem.hbm_bytes, self.problem.budget.tiers)
         self.incumbent.offer_outcome(orders, outcome, self.stage)
@@ -253,7 +254,9 @@ class Search:
     def _filled(self, draft: Draft, costs: Costs, budget: int, timed: bool) -> Spans | None:
         """Fills the draft, in time if that goes, at least in listed order; returns by which."""
         without = Costs(costs.out, costs.back, np.full(len(self.table.reruns), np.inf))
-        for spans, own in ((self.timed, costs), (self.listed, costs), (self.listed, without))[0 if timed else 1 :]:
+        ways = [(self.timed, costs), (self.listed, costs), (self.listed, without)][0 if timed else 1 :]
+        for spans, own in ways if self.table.reruns else ways[:-1]:
+            self.problem.check()
             trial = draft.copy()
             if own is without:
                 trial.chosen[:] = False

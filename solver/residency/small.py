@@ -74,6 +74,8 @@ def least_budget(problem: Problem, low: int, high: int, late: Callable[[], bool]
 
 
 def _any_plan(problem: Problem, hbm_bytes: int) -> Residency | None:
+    if problem.n > SMALL_OPERATORS:
+        raise TooLarge
     trial = Problem(problem.profile, msgspec.structs.replace(problem.budget, hbm_bytes=hbm_bytes))
     options = options_of(trial)
     if not is_small(trial, options):

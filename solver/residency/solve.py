@@ -28,13 +28,13 @@ from solver.residency.explain import explain
 from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent, Trial
 from solver.residency.infeasible import infeasible
-from solver.residency.problem import Problem
+from solver.residency.problem import Problem, go_on
 from solver.residency.rivals.registry import RIVALS
 from solver.residency.rounding import shares_by_gap
 from solver.residency.search import Search
 from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
 from solver.residency.warm import warm
-from solver.stop import BoundReached, Cancelled, Criterion, Stop, TimeLimit, WorkLimit
+from solver.stop import BoundReached, Cancelled, Criterion, Stop, Stopped, TimeLimit, WorkLimit
 
 ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
@@ -74,7 +74,13 @@ def solve_residency(
         plan = _plan(problem, request, incumbent, trial, exact=False, explained=False)
         on_progress(Progress(trial.stage, trial.step_ns / 1000, incumbent.bound_ns / 1000, plan))
 
-    exact = _search(problem, incumbent, request)
+    problem.check = incumbent.check
+    try:
+        exact = _search(problem, incumbent, request)
+    except Stopped:
+        exact = False
+        incumbent.stopped()  # for the reason
+    problem.check = go_on  # what is left is the answer
     if incumbent.best is None and (refusal := infeasible(problem, incumbent)) is not None:
         return refusal
     assert incumbent.best is not None
@@ -95,27 +101,35 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     """Fills the incumbent; returns whether what it holds (or that it holds none) is proven by exhaustion."""
     for start in request.starts:
         incumbent.offer(start, "start")
-    small = problem.n <= FEW_OPERATORS
     done: set[str] = set()
     for name, rule in BASELINES.items():
-        if small or name == "keep-all":
-            _offer_rule(problem, incumbent, name, rule(problem))
-            done.add(name)
         if incumbent.best_ns == incumbent.bound_ns:
             break
-    options = options_of(problem) if small else None
+        if problem.n <= FEW_OPERATORS or name == "keep-all":
+            _offer_rule(problem, incumbent, name, rule(problem))
+            done.add(name)
+        if incumbent.best is None and name == "keep-all" and problem.n > SMALL_OPERATORS:
+            _soon(problem, incumbent, request)
     reached = incumbent.best_ns == incumbent.bound_ns
     if not reached and incumbent.stopped():
         return False
-    if options is not None and not reached and is_small(problem, options):
+    if not reached and problem.n <= SMALL_OPERATORS:
+        options = options_of(problem)
         try:
-            return exhaust(problem, incumbent, options)
+            if is_small(problem, options):
+                return exhaust(problem, incumbent, options)
         except TooLarge:
             incumbent.stages["exact"] = "too large"
     if reached and incumbent.best is not None and incumbent.best.residency.empty:
         return False
     _refine(problem, incumbent, request, done)
     return False
+
+
+def _soon(problem: Problem, incumbent: Incumbent, request: Request) -> None:
+    """A first plan, of moves alone, at what copies take: before rules, reruns and the bound."""
+    fluid = Fluid(problem, ROWS)
+    Search(problem, incumbent, Table(problem, []), fluid, Solution.blank(fluid), request.seed).first()
 
 
 def _offer_rule(problem: Problem, incumbent: Incumbent, name: str, decisions: Decisions) -> None:
