@@ -20,6 +20,7 @@ import numpy.typing as npt
 from hyperopt.engine import Orders, arrays_of, orders_from
 from hyperopt.plan import HOST, Action, ActionKind, Recompute, Residency
 from solver.residency.candidates import Decisions, Move, Rerun
+from solver.residency.clashes import clashes
 from solver.residency.problem import Gap, Int64s, Problem
 
 Bools = npt.NDArray[np.bool_]
@@ -162,24 +163,7 @@ class Table:
 
     @cached_property
     def rerun_clashes(self) -> tuple[Int64s, Int64s]:
-        """Per rerun those that cannot be made beside it: one drops what the other needs or drops, at that moment."""
-        dropped: dict[int, list[tuple[int, int, int]]] = {}
-        for r, rerun in enumerate(self.reruns):
-            for s, leave in rerun.drops:
-                dropped.setdefault(s, []).append((leave, rerun.before, r))
-        pairs: set[tuple[int, int]] = set()
-        for r, rerun in enumerate(self.reruns):
-            for s in rerun.held:
-                for leave, before, other in dropped.get(s, ()):
-                    if other != r and leave < rerun.before < before:
-                        pairs |= {(r, other), (other, r)}
-            for s, leave in rerun.drops:
-                for other_leave, before, other in dropped[s]:
-                    if other != r and leave < before and other_leave < rerun.before:
-                        pairs |= {(r, other), (other, r)}
-        table = np.asarray(sorted(pairs), dtype=np.int64).reshape(-1, 2)
-        at = np.searchsorted(table[:, 0], np.arange(len(self.reruns) + 1))
-        return np.asarray(at, dtype=np.int64), np.ascontiguousarray(table[:, 1])
+        return clashes(self.parts, len(self.reruns), len(self.size))
 
     def empty(self) -> Draft:
         return Draft(
