@@ -9,10 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from hyperopt.profile import IDLE
+from solver.residency.chains import chains
 from solver.residency.problem import Gap, Problem
 
 MAX_CHAIN = 64
@@ -43,8 +45,7 @@ class Move:
         return [(self.leave + 1, self.back)]
 
 
-@dataclass(frozen=True, slots=True)
-class Rerun:
+class Rerun(NamedTuple):
     """Storages `drops` = ((storage, released after), ...) come back by running `ops` before `before`.
 
     `target`: the storage that the plan names. `held`: what the operators read and must find in HBM there.
@@ -90,50 +91,27 @@ def reruns(problem: Problem) -> list[Rerun]:
 
 
 def _operator_reruns(problem: Problem) -> list[Rerun]:
-    found: list[Rerun] = []
+    """Of each storage in each span in which it is idle; where freed inputs can be held, also with those held."""
+    wanted = []
     for s, size in enumerate(problem.program.size):
-        problem.check()
         if not size or not problem.program.writers[s]:
             continue
         for after, before in problem.idle(s):
             position = problem.last_compute(min(before, problem.n - 1))
             leave = problem.next_compute(max(after, 0))
-            if after < 0 or before == problem.n or leave + 1 >= position:
-                continue
-            for shallow in (False, True):
-                rerun = _chain(problem, s, leave, position, shallow)
-                if rerun is not None and rerun not in found[-1:]:
-                    found.append(rerun)
+            if after >= 0 and before < problem.n and leave + 1 < position:
+                wanted.append((s, leave, position))
+    table = np.asarray(wanted, dtype=np.int64).reshape(-1, 3)
+    storage, before_ops = np.ascontiguousarray(table[:, 0]), np.ascontiguousarray(table[:, 2])
+    both = [chains(problem, storage, before_ops, shallow=shallow, longest=MAX_CHAIN) for shallow in (False, True)]
+    found: list[Rerun] = []
+    for i, (s, leave, position) in enumerate(wanted):
+        problem.check()
+        for ops, held in dict.fromkeys(of.of(i) for of in both):
+            rerun = _rerun(problem, s, {s: leave}, ops, position, set(held)) if ops else None
+            if rerun is not None:
+                found.append(rerun)
     return found
-
-
-def _chain(problem: Problem, s: int, leave: int, before: int, shallow: bool) -> Rerun | None:
-    """The shortest list of operators that makes `s` again before `before` from what is alive there.
-
-    `shallow`: inputs smaller than `s` are held, or moved, until then instead of being made again too.
-    """
-    program = problem.program
-    needed: dict[int, int] = {}  # operator -> how deep in the chain
-    held: set[int] = set()
-    frontier = [program.version_before(s, before)]  # operators whose output is needed
-    while frontier:
-        writer = frontier.pop()
-        if writer < 0 or not problem.profile.operators[writer].recomputable or len(needed) >= MAX_CHAIN:
-            return None
-        if writer in needed:
-            continue
-        needed[writer] = len(needed)
-        for read in program.reads[writer]:
-            version = program.version_before(read, writer)
-            if read == s or version != program.version_before(read, before):
-                return None  # updated in place since: its old content is gone for good
-            if _alive(problem, read, before) or (shallow and program.size[read] < program.size[s]):
-                held.add(read)
-            elif version >= 0 and problem.profile.operators[version].recomputable:
-                frontier.append(version)
-            else:
-                held.add(read)  # kept alive until then
-    return _rerun(problem, s, {s: leave}, tuple(sorted(needed)), before, held)
 
 
 def _together(problem: Problem, alone: list[Rerun]) -> list[Rerun]:

@@ -116,11 +116,11 @@ class Table:
             for s, leave in rerun.drops:
                 later = program.stays[s] or program.last_access[s] >= rerun.before
                 rows.append((r, s, leave, rerun.before, 0 if later else 2))
+            written = {s for k in rerun.ops for s in program.writes[k]} if rerun.held else set[int]()
             for s in rerun.held:
                 span = self.problem.alive[s]
                 ends = span[1] if span is not None else self.problem.n
-                rewritten = any(s in program.writes[k] for k in rerun.ops)
-                rows.append((r, s, min(ends, rerun.before), rerun.before, 3 if rewritten else 1))
+                rows.append((r, s, min(ends, rerun.before), rerun.before, 3 if s in written else 1))
             extra.append(rerun.extra_bytes)
         table = np.asarray(rows, dtype=np.int64).reshape(-1, 5)
         # (rerun, storage, first operator, rerun position,

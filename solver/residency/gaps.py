@@ -230,17 +230,20 @@ def _inputs(
     at_hand = {
         (gap.storage, -1 if gap.wraps else program.version_before(gap.storage, gap.before)) for gap in problem.gaps
     }
+    copies: dict[int, tuple[int, int]] = {}  # input -> least nanoseconds out and back; -1: it cannot move
+    for u in {u for _, u in found}:
+        tiers = [t for name, t in problem.tiers.items() if program.size[u] <= problem.tier_bytes[name]]
+        able = moving and storages[u].offloadable and bool(tiers)
+        out, back = ([t.copy_ns(program.size[u], out=way) for t in tiers] for way in (True, False))
+        copies[u] = (min(out), min(back)) if able else (-1, -1)
     rows = []
     for g, u in found:
         problem.check()
         made = program.version_before(u, int(maker[g]))
         again = shares.get((u, made), -1)
-        tiers = [t for name, t in problem.tiers.items() if program.size[u] <= problem.tier_bytes[name]]
-        able = moving and storages[u].offloadable and bool(tiers)
-        out = min((t.copy_ns(program.size[u], out=True) for t in tiers), default=-1) if able else -1
-        out = 0 if able and (u, made) in at_hand else out  # a copy that an earlier move has paid for
-        back = min((t.copy_ns(program.size[u], out=False) for t in tiers), default=-1) if able else -1
-        rows.append((g, program.last_access[u], max(made, 0), program.size[u], again, out, back))
+        out_ns, in_ns = copies[u]
+        out_ns = 0 if in_ns >= 0 and (u, made) in at_hand else out_ns  # a copy that an earlier move has paid for
+        rows.append((g, program.last_access[u], max(made, 0), program.size[u], again, out_ns, in_ns))
     table = np.asarray(rows, dtype=np.int64).reshape(-1, 7)
     share = np.asarray(
         [size[g] / total[u, program.version_before(u, int(maker[g]))] for g, u in found], dtype=np.float64
