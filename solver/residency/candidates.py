@@ -94,6 +94,7 @@ def _operator_reruns(problem: Problem) -> list[Rerun]:
     """Of each storage in each span in which it is idle; where freed inputs can be held, also with those held."""
     wanted = []
     for s, size in enumerate(problem.program.size):
+        problem.check()
         if not size or not problem.program.writers[s]:
             continue
         for after, before in problem.idle(s):

@@ -80,7 +80,7 @@ def solve_fluid(
     best_prices = fluid.no_prices()
     best, found = fluid.answer(best_prices)
     solution = Solution(best, best_prices)
-    master = Master(fluid)
+    master = Master(fluid, stopped)
     if fluid.axis.rows > 2 * COARSE:
         coarser = Fluid(fluid.problem, COARSE)
         known = solve_fluid(coarser, None if seconds is None else seconds / 4, stopped, guided=False)
@@ -108,6 +108,8 @@ def solve_fluid(
         prices = fluid.feasible(raw)
         added = 0
         for weight in SMOOTHING:  # of the linear program's own prices
+            if stopped():
+                break
             mixed = prices if weight == 1.0 else fluid.feasible(_mix(solution.prices, prices, weight))
             bound, _ = fluid.answer(mixed)
             _, found = fluid.answer(mixed, proof=False)
@@ -121,7 +123,7 @@ def solve_fluid(
     if shares and guided:
         for speed in SPEEDS:
             left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            if (left is not None and left <= 0) or stopped():
                 break
             guide = _guide(fluid, master, speed, left)
             if guide is not None:

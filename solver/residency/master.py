@@ -7,6 +7,8 @@ before, and what has changed), link time, recompute time, and room in tight tier
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from threading import Thread
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +26,18 @@ WARM = "use_preprocessing: false use_dual_simplex: false"
 COLD = "use_preprocessing: true use_dual_simplex: true"
 """Of GLOP: to go on from the last basis after columns have been added, and to start anew."""
 
+ASK_EVERY_S = 0.1
+"""How often, while a program is solved, those who asked for it are asked whether they still want it."""
+
 Option = tuple[int, int, int, int, int, int]
 """(gap, choice, tier, row from, row back, whether the copy out is paid)"""
 
 
 class Master:
-    """The linear program over the journeys found so far."""
+    """The linear program over the journeys found so far; `stopped` is asked while it is solved, and ends that."""
 
-    def __init__(self, fluid: Fluid) -> None:
-        self.fluid = fluid
+    def __init__(self, fluid: Fluid, stopped: Callable[[], bool] = lambda: False) -> None:
+        self.fluid, self.stopped = fluid, stopped
         self.lp = lp = pywraplp.Solver.CreateSolver("GLOP")
         self.unit = max(fluid.problem.hbm_bytes, 1) / 1000
         rows, inf = fluid.axis.rows, lp.infinity()
@@ -252,11 +257,25 @@ class Master:
             self.lp.SetSolverSpecificParametersAsString(parameters)
             if deadline is not None:
                 self.lp.SetTimeLimit(max(1, int((deadline - time.monotonic()) * 1000)))
-            if self.lp.Solve() == pywraplp.Solver.OPTIMAL:
+            if self._ended() == pywraplp.Solver.OPTIMAL:
                 return True
-            if deadline is not None and time.monotonic() >= deadline:
+            if self.stopped() or (deadline is not None and time.monotonic() >= deadline):
                 return False
         return False
+
+    def _ended(self) -> int | None:
+        """Solves in a thread of its own, which this one ends when it is to stop; the result status.
+
+        A time limit in slices would do too, but each slice changes the way that is taken, and so the plan.
+        """
+        status: list[int] = []
+        solving = Thread(target=lambda: status.append(self.lp.Solve()), daemon=True)
+        solving.start()
+        while solving.is_alive():
+            solving.join(ASK_EVERY_S)
+            if solving.is_alive() and self.stopped():
+                self.lp.InterruptSolve()
+        return status[0] if status else None
 
     def _effort(self, options: list[Option]) -> float:
         gaps, total = self.fluid.gaps, 0

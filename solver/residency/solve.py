@@ -15,6 +15,7 @@ import msgspec
 
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
+from solver.heap import frozen
 from solver.request import Infeasible, OnProgress, Progress, Request
 from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
@@ -63,6 +64,13 @@ def solve_residency(
     profile: Profile, request: Request, cancelled: Callable[[], bool], on_progress: OnProgress
 ) -> Plan | Infeasible:
     """The best plan found for `request.budget`, or `Infeasible` with what would be needed."""
+    with frozen():
+        return _solve(profile, request, cancelled, on_progress)
+
+
+def _solve(
+    profile: Profile, request: Request, cancelled: Callable[[], bool], on_progress: OnProgress
+) -> Plan | Infeasible:
     if profile.timing_only:
         raise NotPlannable("the profile has times but no storages: there is nothing to place")
     problem = Problem(profile, request.budget)
@@ -149,6 +157,7 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     limit = request.time_limit_s
     solution = solve_fluid(fluid, None if limit is None else BOUND_SHARE * limit, incumbent.stopped)
     incumbent.bound_ns = max(incumbent.bound_ns, int(solution.bound_ns * (1 - 1e-9)))
+    problem.check()
     guided = _guided(problem, fluid, solution.guides, known)
     every = list(dict.fromkeys([*known, *guided]))
     table = Table(problem, list(dict.fromkeys([*every, *in_waits(problem, every)])))

@@ -160,6 +160,7 @@ class _Round:
     def _swap(self, move: Move) -> _Swap:
         """The swap as the lanes are now: out as soon as it can, back as late as it can."""
         problem, policy = self.problem, self.policy
+        problem.check()
         n, gap = problem.n, move.gap
         out_ns, back_ns = policy.copies(move)
         evicted = policy.end[move.leave] if move.leave < n else policy.step_ns

@@ -52,6 +52,7 @@ class TierRoom:
 
     def place(self, move: Move) -> Move | None:
         """The move in the first tier that has room for it all the while, which is then taken; None: nowhere."""
+        self.problem.check()
         home = self.home.get(move.gap.storage)
         for tier in self.order if home is None else [home]:
             if self._take(move, tier):
@@ -105,6 +106,7 @@ class Load:
 
     def over(self, spans: Iterable[tuple[int, int]], hbm_bytes: int) -> bool:
         """Whether any operator in the spans needs more than `hbm_bytes`."""
+        self.problem.check()
         return any(int(self.bytes[first:end].max(initial=0)) > hbm_bytes for first, end in spans if first < end)
 
     def add(self, move: Move, times: int = 1) -> None:
@@ -141,6 +143,7 @@ class Verdict:
 def judge(problem: Problem, decisions: Decisions) -> Verdict:
     """Replays decisions. Where a tier overflows after all (a recompute can keep a copy longer), moves are given up."""
     while True:
+        problem.check()
         residency = assemble(problem, decisions)
         plan = Plan(budget=problem.budget, residency=residency)
         try:

@@ -108,6 +108,7 @@ def _drop(problem: Problem, s: int, gap: Span, kept: frozenset[int]) -> Drop | N
 
 def _remake(problem: Problem, s: int, at: int, kept: frozenset[int]) -> list[int] | None:
     """The operators that make `s` again before operator `at`, if all that is alive there or kept is in HBM."""
+    problem.check()
     found: set[int] = set()
     frontier = [s]
     while frontier:
@@ -225,6 +226,7 @@ class _Chains:
             needed.setdefault(drop.span[1], []).append(drop)
         made, i = [], 0
         for at in sorted(needed):
+            self.problem.check()
             while i < len(leaving) and leaving[i].span[0] <= at:
                 self.absent[leaving[i].storages[0]] = leaving[i].span[0] - 1
                 i += 1

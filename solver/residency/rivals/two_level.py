@@ -224,6 +224,7 @@ class _Model:
         saved = np.array([layer.saved for layer in self.layers])
         open_rows = set(np.flatnonzero(load > hbm_bytes).tolist())
         while True:
+            self.problem.check()
             if solver.Solve() != pywraplp.Solver.OPTIMAL:
                 return None
             values = np.array([[v.solution_value() for v in kind] for kind in (again, out, state)])
