@@ -49,6 +49,9 @@ FEW_OPERATORS = 4_000
 STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all")
 """Rules whose plans the search starts from too, the strongest first."""
 
+EASY = 0.05
+"""A first plan so near the bound, relative, is a sign that copies can hide: there Capuchin's rule is quick and good."""
+
 SECONDS_A_GAP = 1e-3
 """What one of them may take, in small steps; half of it in large ones."""
 
@@ -152,6 +155,8 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     plain.first()  # a plan in hand early, whatever the bound takes
     if incumbent.best is None:
         plain.least()
+    elif incumbent.best.step_ns <= (1 + EASY) * incumbent.bound_ns:
+        _take_rule(problem, incumbent, plain, STRONG[0], done)
     if incumbent.stopped() or problem.hbm_bytes < memory_bound(problem).bytes:
         return
     limit = request.time_limit_s
@@ -165,11 +170,17 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     search.start()
     search.improve(rounds=ROUNDS // 2, share=RIVAL_SHARE)
     for name in STRONG:
-        if name not in done and _time_for_a_rule(problem, incumbent):
-            decisions = RIVALS[name](problem)
-            _offer_rule(problem, incumbent, name, decisions)
-            search.take(decisions, name)
+        _take_rule(problem, incumbent, search, name, done)
     search.improve(rounds=ROUNDS)
+
+
+def _take_rule(problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str]) -> None:
+    """Offers a rule's plan, and has it searched from, unless that has been done, or there is no time."""
+    if name not in done and _time_for_a_rule(problem, incumbent):
+        done.add(name)
+        decisions = RIVALS[name](problem)
+        _offer_rule(problem, incumbent, name, decisions)
+        search.take(decisions, name)
 
 
 def _time_for_a_rule(problem: Problem, incumbent: Incumbent) -> bool:
