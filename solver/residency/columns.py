@@ -70,9 +70,11 @@ def solve_fluid(
     tolerance: float = 5e-4,
     rounds: int = 200,
     guided: bool = True,
+    coarse: tuple[Fluid, Solution] | None = None,
 ) -> Solution:
     """Column generation until the bound is within `tolerance` (relative) of the program's optimum, or time is up.
 
+    First prices are those of `coarse`, the same program solved on a coarser axis, which else is done here.
     Prices are smoothed: those asked at lie between the best known and the linear program's, which converges in
     fewer rounds.
     """
@@ -81,9 +83,12 @@ def solve_fluid(
     best, found = fluid.answer(best_prices)
     solution = Solution(best, best_prices)
     master = Master(fluid, stopped)
-    if fluid.axis.rows > 2 * COARSE:
+    if coarse is None and fluid.axis.rows > 2 * COARSE:
         coarser = Fluid(fluid.problem, COARSE)
         known = solve_fluid(coarser, None if seconds is None else seconds / 4, stopped, guided=False)
+        coarse = coarser, known
+    if coarse is not None:
+        coarser, known = coarse
         prices = fluid.from_coarser(coarser, known.prices)
         bound, _ = fluid.answer(prices)
         _, found = fluid.answer(prices, proof=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +28,10 @@ CHECK_EVERY_S = 0.02
 
 PATIENCE_S = 0.3
 """What is still given to find a first plan after somebody has cancelled: on small steps there always is one."""
+
+
+class TooSlow(Exception):
+    """Raised out of the midst of a piece of work that has not ended in the time given to it."""
 
 
 @dataclass
@@ -80,10 +85,15 @@ class Incumbent:
         self._told_trial: Trial | None = None
         self._check_at = 0.0
         self._cancelled_at = float("inf")
+        self._share = 1.0
 
     @property
     def best_ns(self) -> int | None:
         return None if self.best is None else self.best.step_ns
+
+    def prove(self, bound_ns: float) -> None:
+        """A bound by linear programming, rounded down safely."""
+        self.bound_ns = max(self.bound_ns, int(bound_ns * (1 - 1e-9)))
 
     def stopped(self) -> bool:
         if time.monotonic() >= self._tell_at:
@@ -105,6 +115,17 @@ class Incumbent:
                 raise Stopped
         elif self.best is not None and self.stop.late():
             raise Stopped
+        if self._share < 1.0 and self.stop.spent() >= self._share:
+            raise TooSlow
+
+    @contextmanager
+    def until(self, share: float) -> Iterator[None]:
+        """Inside, `check` raises `TooSlow` when `share` of the time limit has passed."""
+        self._share = share
+        try:
+            yield
+        finally:
+            self._share = 1.0
 
     def offer(self, residency: Residency, stage: str) -> Trial | None:
         """Replays a plan and keeps it if it is the best; None when it does not run within the budget."""

@@ -151,16 +151,17 @@ class Search:
                 break
         return self.best
 
-    def start(self) -> Found | None:
-        """The best of what the guides say, rounded, with some of the budget left for copies that queue."""
+    def start(self, spares: tuple[float, ...] = SPARES, share: float = 1.0) -> Found | None:
+        """The best of what the guides say, rounded, with some of the budget left for copies that queue; until `share`
+        of the time limit has passed."""
         self.stage = "guided"
-        for spare in SPARES:
+        for spare in spares:
             for guide in self.solution.guides:
                 kept = rounded(self.table, self.fluid, guide, self.costs, 0.5)
                 for of, costs in self.tolls:
                     if of is guide:
                         self.completed(kept.copy(), costs, budget=int(self.problem.hbm_bytes * (1 - spare)))
-                        if self.stopped():
+                        if self.stopped() or self.incumbent.stop.spent() >= share:
                             return self.best
         if self.best is None:
             for _, costs in self.tolls:
@@ -265,6 +266,14 @@ class Search:
                 draft.tier[:], draft.chosen[:] = trial.tier, trial.chosen
                 return spans
         return None
+
+    def go_on_from(self, other: Search) -> None:
+        """Takes over the best draft of a search with another table, whose gaps and reruns are in this one."""
+        self.stage = other.stage
+        if other.best is not None:
+            draft = self.table.draft_of(other.table.decisions_of(other.best.draft))
+            if draft is not None:
+                self.replayed(draft)
 
     def take(self, decisions: Decisions, name: str) -> None:
         """Replays the plan of a rule, and what becomes of it when its copies are timed anew and it is refilled."""

@@ -9,6 +9,7 @@ The parts of the search are in their modules; this one is their order, and when 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -21,13 +22,13 @@ from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import Decisions, Rerun, in_waits, reruns, reruns_for
-from solver.residency.columns import Guide, Solution, solve_fluid
+from solver.residency.columns import COARSE, Guide, Solution, solve_fluid
 from solver.residency.document import bound_of, predicted
 from solver.residency.draft import Table
 from solver.residency.exact import TooLarge
 from solver.residency.explain import explain
 from solver.residency.fluid import Fluid
-from solver.residency.incumbent import Incumbent, Trial
+from solver.residency.incumbent import Incumbent, TooSlow, Trial
 from solver.residency.infeasible import infeasible
 from solver.residency.problem import Problem, go_on
 from solver.residency.rivals.registry import RIVALS
@@ -41,7 +42,13 @@ ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
 
 BOUND_SHARE, RIVAL_SHARE = 0.35, 0.6
-"""Parts of the time limit after which the bound, and the first search before the rivals have their turn, stop."""
+"""Parts of the time limit that the bound may take, and after which the rivals have their turn."""
+
+EARLY_SHARE = 0.15
+"""Part of the time limit after which the search on the coarse axis stops, if only with one draft."""
+
+EARLY_RULE_SHARE = 0.3
+"""The same of the strongest rule, where it comes before the bound: it then has its turn after it, with the others."""
 
 FEW_OPERATORS = 4_000
 """Up to here the rules of thumb take well under a second; beyond they wait until there is a plan."""
@@ -156,31 +163,51 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     if incumbent.best is None:
         plain.least()
     elif incumbent.best.step_ns <= (1 + EASY) * incumbent.bound_ns:
-        _take_rule(problem, incumbent, plain, STRONG[0], done)
+        _take_rule(problem, incumbent, plain, STRONG[0], done, EARLY_RULE_SHARE)
     if incumbent.stopped() or problem.hbm_bytes < memory_bound(problem).bytes:
         return
-    limit = request.time_limit_s
-    solution = solve_fluid(fluid, None if limit is None else BOUND_SHARE * limit, incumbent.stopped)
-    incumbent.bound_ns = max(incumbent.bound_ns, int(solution.bound_ns * (1 - 1e-9)))
+    incumbent.tell()
+    limit, began = request.time_limit_s, time.monotonic()
+    coarse = Fluid(problem, COARSE)
+    rough = solve_fluid(coarse, None if limit is None else BOUND_SHARE / 4 * limit, incumbent.stopped)
+    incumbent.prove(rough.bound_ns)
+    left = None if limit is None else BOUND_SHARE * limit - (time.monotonic() - began)
     problem.check()
-    guided = _guided(problem, fluid, solution.guides, known)
-    every = list(dict.fromkeys([*known, *guided]))
-    table = Table(problem, list(dict.fromkeys([*every, *in_waits(problem, every)])))
+    known = list(dict.fromkeys([*known, *_guided(problem, coarse, rough.guides, known)]))
+    early = Search(problem, incumbent, Table(problem, known), coarse, rough, request.seed)
+    early.start(spares=(0.0,), share=EARLY_SHARE)
+    _take_rule(problem, incumbent, early, STRONG[0], done, EARLY_RULE_SHARE)
+    incumbent.tell()
+    solution = solve_fluid(fluid, left, incumbent.stopped, coarse=(coarse, rough))
+    incumbent.prove(solution.bound_ns)
+    problem.check()
+    known = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
+    table = Table(problem, list(dict.fromkeys([*known, *in_waits(problem, known)])))
     search = Search(problem, incumbent, table, fluid, solution, request.seed)
+    for done_before in (plain, early):
+        search.go_on_from(done_before)
     search.start()
     search.improve(rounds=ROUNDS // 2, share=RIVAL_SHARE)
     for name in STRONG:
-        _take_rule(problem, incumbent, search, name, done)
+        _take_rule(problem, incumbent, search, name, done, 1.0)
     search.improve(rounds=ROUNDS)
 
 
-def _take_rule(problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str]) -> None:
-    """Offers a rule's plan, and has it searched from, unless that has been done, or there is no time."""
-    if name not in done and _time_for_a_rule(problem, incumbent):
-        done.add(name)
-        decisions = RIVALS[name](problem)
-        _offer_rule(problem, incumbent, name, decisions)
-        search.take(decisions, name)
+def _take_rule(
+    problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str], share: float
+) -> None:
+    """Offers a rule's plan, and has it searched from, unless that has been done, or there is no time for it before
+    `share` of the limit has passed."""
+    if name in done or not _time_for_a_rule(problem, incumbent):
+        return
+    try:
+        with incumbent.until(share):
+            decisions = RIVALS[name](problem)
+    except TooSlow:
+        return
+    done.add(name)
+    _offer_rule(problem, incumbent, name, decisions)
+    search.take(decisions, name)
 
 
 def _time_for_a_rule(problem: Problem, incumbent: Incumbent) -> bool:
