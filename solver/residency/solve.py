@@ -1,10 +1,12 @@
 """The residency solver: from a profile and budgets to the best plan found, with a proven bound.
 
-    rules of thumb ──▶ small? exact search, else
+    moves alone ──▶ rules of thumb ──▶ small? exact search, else
+    coarse bound ──▶ drafts, and Capuchin's rule if quick
     fluid bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill ──▶ the rivals' plans, as drafts too
                                             every plan through `Incumbent.offer`: judged by replay
 
-The parts of the search are in their modules; this one is their order, and when to stop.
+The parts of the search are in their modules; this one is their order, and when to stop. What takes long calls
+`Problem.check` on the way, which raises `Stopped` to end it: `Incumbent.check` says when.
 """
 
 from __future__ import annotations
@@ -176,7 +178,8 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     known = list(dict.fromkeys([*known, *_guided(problem, coarse, rough.guides, known)]))
     early = Search(problem, incumbent, Table(problem, known), coarse, rough, request.seed)
     early.start(spares=(0.0,), share=EARLY_SHARE)
-    _take_rule(problem, incumbent, early, STRONG[0], done, EARLY_RULE_SHARE)
+    if incumbent.best is not None:  # where nothing fits yet the rule takes several times as long
+        _take_rule(problem, incumbent, early, STRONG[0], done, EARLY_RULE_SHARE)
     incumbent.tell()
     solution = solve_fluid(fluid, left, incumbent.stopped, coarse=(coarse, rough))
     incumbent.prove(solution.bound_ns)
