@@ -27,6 +27,9 @@ Bools = npt.NDArray[np.bool_]
 
 STAYS = -1
 
+DROPPED = 0
+"""In `Table.parts`: what a rerun is for. It may drop, besides, what is dead by then."""
+
 AFTER: tuple[ActionKind, ...] = ("copy_out", "release", "release_host")
 """What the engine's kinds of orders after an operator are called in a plan."""
 
@@ -130,6 +133,13 @@ class Table:
         self.rerun_before = np.asarray([r.before for r in self.reruns], dtype=np.int64)
         self.rerun_ns = np.asarray([r.duration_ns for r in self.reruns], dtype=np.int64)
         self.part_at = np.searchsorted(table[:, 0], np.arange(len(self.reruns) + 1)).astype(np.int64)
+
+    def reruns_at(self, op: int) -> Bools:
+        """The reruns that take room at an operator: they run before it, or keep something until later."""
+        found = np.asarray(self.rerun_before == op, dtype=np.bool_)
+        parts = self.parts[(self.parts[:, 4] & 1 == 1) & (self.parts[:, 2] <= op) & (op <= self.parts[:, 3])]
+        found[parts[parts[:, 2] < parts[:, 3], 0]] = True
+        return found
 
     @cached_property
     def kept_ns(self) -> Int64s:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from solver.residency.draft import Draft, Table
 from solver.residency.problem import Int64s
+from solver.residency.rooms import occupy, tier_load
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,11 +60,12 @@ def in_time(table: Table, start: Int64s, end: Int64s) -> Spans:
     return Spans(np.minimum(first, n), np.where(table.wraps > 0, back, np.maximum(back, np.minimum(first, n))))
 
 
-def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> bool:
-    """Adds gaps and reruns to the draft, in place, until each operator's load is within `budget`; whether it is."""
+def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> int:
+    """Adds gaps and reruns to the draft, in place, until each operator's load is within `budget`: then -1, else the
+    operator at which nothing more can be done."""
     clash_at, clash = table.rerun_clashes
     problem = table.problem
-    return bool(
+    return int(
         add_until_fits(
             problem.n, budget, problem.load, table.storage, table.bytes, table.after, table.before, table.leave,
             spans.first, spans.end, table.wraps, table.version, table.kept, table.first_gap, table.roomy, table.room,
@@ -140,48 +142,6 @@ def load_without(n, load, size, first, end, wraps, storage_size, parts, part_at,
 
 
 @numba.njit(cache=True, nogil=True)
-def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
-    """Bytes in each tier that is not roomy at each operator: a copy stays from its version's first release to the last
-    return."""
-    used = np.zeros((tiers, n + 1), np.int64)
-    for s in range(len(first_gap) - 1):
-        for t in range(tiers):
-            if not roomy[t]:
-                _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
-    return used
-
-
-@numba.njit(cache=True, nogil=True)
-def _occupy(used, n, sign, s, t, size, before, leave, wraps, version, first_gap, tier):  # type: ignore[no-untyped-def]
-    """Adds (or, with sign -1, takes off) what storage s has in tier t."""
-    wrap = -1
-    for g in range(first_gap[s], first_gap[s + 1]):
-        if wraps[g] and tier[g] == t:
-            wrap = g
-    low, high, content = n + 1, -1, -1
-    if wrap >= 0:
-        low, high = 0, min(before[wrap], n)
-    amount = 0
-    for g in range(first_gap[s], first_gap[s + 1] + 1):
-        last = g == first_gap[s + 1]
-        if not last and (tier[g] != t or wraps[g]):
-            continue
-        if last and wrap >= 0 and version[wrap] == content:
-            low, high = min(low, leave[wrap]), n
-        if last or version[g] != content:
-            for k in range(low, min(high, n) + 1):
-                used[k] += sign * amount if amount else sign * size[wrap]
-            if last:
-                break
-            low, high, content = n + 1, -1, version[g]
-        amount = size[g]
-        low, high = min(low, leave[g]), max(high, before[g])
-    if wrap >= 0 and version[wrap] != content:
-        for k in range(min(leave[wrap], n), n + 1):
-            used[k] += sign * size[wrap]
-
-
-@numba.njit(cache=True, nogil=True)
 def add_until_fits(  # type: ignore[no-untyped-def]
     n, budget, load, storage, size, after, before, leave, first, end, wraps, version, kept, first_gap, roomy, room,
     storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
@@ -199,10 +159,10 @@ def add_until_fits(  # type: ignore[no-untyped-def]
     score = np.empty(gaps + reruns)
     option = np.empty(gaps + reruns, np.int64)
     where = np.empty(gaps + reruns, np.int64)
-    paid = np.zeros(gaps, np.bool_)  # another gap of the version pays for the copy out
+    paid = np.zeros((tiers, gaps), np.bool_)  # another gap of the version pays for the copy out
     for g in range(gaps):
         if tier[g] >= 0:
-            _pay(g, storage, version, wraps, first_gap, paid)
+            _pay(g, storage, version, wraps, first_gap, paid[tier[g]])
     dropped = np.zeros(len(storage_size), np.int64)  # by chosen reruns: not to be moved
     needed = np.zeros(len(storage_size), np.int64)  # by chosen reruns, past its last access
     for r in range(reruns):
@@ -222,7 +182,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             if over > most:
                 worst, most = k, over
         if worst < 0:
-            return True
+            return -1
         found = 0
         for g in range(gaps):
             if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
@@ -230,16 +190,23 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             if wraps[g]:
                 if end[g] <= worst < first[g]:
                     continue
-                relief = crowd[end[g]] + crowd[n] - crowd[first[g]]
+                relief, covered, saved = crowd[end[g]] + crowd[n] - crowd[first[g]], False, 0.0
+                for h in range(first_gap[storage[g]], g):  # what a wrap takes the place of relieves already
+                    if tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
+                        covered = covered or first[h] <= worst < end[h]
+                        relief -= crowd[end[h]] - crowd[first[h]]
+                        saved += back_cost[tier[h], h]
+                if covered or relief <= 0:
+                    continue
             else:
                 if not (first[g] <= worst < end[g]):
                     continue
-                relief = crowd[end[g]] - crowd[first[g]]
+                relief, saved = crowd[end[g]] - crowd[first[g]], 0.0
             best, best_tier = np.inf, -1
             for t in range(tiers):
                 if shut[t, g]:
                     continue
-                cost = back_cost[t, g] + (0.0 if paid[g] else out_cost[t, g])
+                cost = max(back_cost[t, g] - saved, 0.0) + (0.0 if paid[t, g] else out_cost[t, g]) + 1.0
                 if cost < best:
                     best, best_tier = cost, t
             if best_tier >= 0:
@@ -261,7 +228,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 score[found], option[found], where[found] = rerun_cost[r] / relief, r, -1
                 found += 1
         if found == 0:
-            return False
+            return worst
         for _ in range(min(batch, found)):
             i = 0
             for j in range(1, found):
@@ -286,30 +253,30 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                     continue
                 if wraps[h]:  # a wrap takes the place of the first and the last gap
                     able = able and after[g] >= 0 and before[g] < n
-                able = able and tier[h] == t
             if able and not roomy[t]:
-                _occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
                 tier[g] = t
-                _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
                 for k in range(n + 1):
                     able = able and used[t, k] <= room[t]
                 if not able:
-                    _occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
                     tier[g] = -1
-                    _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
             if not able:
                 shut[t, g] = True
                 continue
             tier[g] = t
             for h in range(first_gap[s], first_gap[s + 1]):
                 if wraps[g] and h != g and tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
-                    if not roomy[t]:
-                        _occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    i = tier[h]
+                    if not roomy[i]:
+                        occupy(used[i], n, -1, s, i, size, before, leave, wraps, version, first_gap, tier)
                     tier[h] = -1
-                    if not roomy[t]:
-                        _occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    if not roomy[i]:
+                        occupy(used[i], n, 1, s, i, size, before, leave, wraps, version, first_gap, tier)
                     _add(held, n, size[h], first[h], end[h], False)
-            _pay(g, storage, version, wraps, first_gap, paid)
+            _pay(g, storage, version, wraps, first_gap, paid[t])
             _add(held, n, -size[g], first[g], end[g], wraps[g])
 
 

@@ -105,11 +105,7 @@ class Fluid:
         used once and in one tier.
         """
         gaps, slots = self.gaps, self.slots
-        out, back, room, out_ns, in_ns = prices.out, prices.back, prices.room, gaps.out_ns, gaps.in_ns
-        if proof and len(self.names) > 1:
-            # A tier as good as the best of all in everything: no plan gains more by changing tiers within a gap.
-            out, back, room = (np.vstack([of, of.min(axis=0)]) for of in (out, back, room))
-            out_ns, in_ns = (np.column_stack([of, _least_able(of)]) for of in (out_ns, in_ns))
+        out, back, room = prices.out, prices.back, prices.room
         tiers = len(out)
         held = np.zeros((tiers + 1, self.axis.rows + 1))
         held[tiers, 1:] = np.cumsum(prices.held)
@@ -133,7 +129,7 @@ class Fluid:
         )
         saved = decide(
             gaps.first_gap, gaps.kind, gaps.bytes, gaps.first, gaps.end, gaps.written, gaps.due, gaps.version,
-            gaps.rerun_ns, np.ascontiguousarray(out_ns), np.ascontiguousarray(in_ns), held,
+            gaps.rerun_ns, gaps.out_ns, gaps.in_ns, held,
             out, back, prices.work, tables,
             inputs.at, inputs.row, inputs.slot, inputs.bytes, inputs.rerun_ns, inputs.out_ns, inputs.in_ns,
             inputs.share, best[0], best[1], best[2], proof,
@@ -186,9 +182,3 @@ class Fluid:
         scale = np.minimum(1.0, (1 - along) / np.maximum(links, 1e-12))
         out, back, links = out * scale, back * scale, links * scale
         return Prices(np.maximum(prices.held, 0), out, back, np.maximum(1 - along - links, 0), chain, room)
-
-
-def _least_able(times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Per gap the least copy time of the tiers that can take it; -1: none can."""
-    able = np.where(times < 0, np.iinfo(np.int64).max, times).min(axis=1)
-    return np.where(able == np.iinfo(np.int64).max, -1, able)

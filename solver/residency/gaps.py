@@ -112,7 +112,8 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
         "written": np.where(version < 0, 0, axis.slot_of(version)),
         "due": np.where(never, axis.rows + 1, axis.deadline_slot(before)),
     }
-    inputs = _inputs(problem, axis, s, before, maker, shares, size)
+    weight = size * np.maximum(columns["end"] - columns["first"], 0).astype(np.float64) ** 2
+    inputs = _inputs(problem, axis, s, before, maker, shares, weight)
     starts = np.flatnonzero(np.diff(s, prepend=-1))
     ends = np.append(starts, len(s))[1:]
     units = _alike(columns, s, version, rerun, moves, inputs, starts, ends)
@@ -212,20 +213,25 @@ def _inputs(
     before: Int64s,
     maker: Int64s,
     shares: dict[tuple[int, int], int],
-    size: Int64s,
+    weight: Floats,
 ) -> Inputs:
-    """Of the gaps whose content one operator alone can make again: `maker`, else -1."""
+    """Of the gaps whose content one operator alone can make again: `maker`, else -1.
+
+    What several gaps need is charged to each in proportion to `weight`. Any weights will do, for what a plan pays for
+    an input is at least what the dearest of the gaps that it drops would pay alone, and so at least any mean of them;
+    best is most on the gaps that are dropped, which are the long ones, and nothing on those that hold no row.
+    """
     program, storages = problem.program, problem.profile.storages
     found: list[tuple[int, int]] = []  # (gap, input)
-    total: dict[tuple[int, int], int] = {}  # (input, its version) -> bytes of the gaps that may need it
-    for g in np.flatnonzero(maker >= 0).tolist():
+    total: dict[tuple[int, int], float] = {}  # (input, its version) -> weight of the gaps that may need it
+    for g in np.flatnonzero((maker >= 0) & (weight > 0)).tolist():
         writer = int(maker[g])
         for u in program.reads[writer]:
             last = program.last_access[u]
             if u != s[g] and not program.stays[u] and last < before[g] and program.size[u]:
                 found.append((g, u))
                 key = (u, program.version_before(u, writer))
-                total[key] = total.get(key, 0) + int(size[g])
+                total[key] = total.get(key, 0.0) + float(weight[g])
     moving = problem.profile.adapter.moves != "none"
     at_hand = {
         (gap.storage, -1 if gap.wraps else program.version_before(gap.storage, gap.before)) for gap in problem.gaps
@@ -246,7 +252,7 @@ def _inputs(
         rows.append((g, program.last_access[u], max(made, 0), program.size[u], again, out_ns, in_ns))
     table = np.asarray(rows, dtype=np.int64).reshape(-1, 7)
     share = np.asarray(
-        [size[g] / total[u, program.version_before(u, int(maker[g]))] for g, u in found], dtype=np.float64
+        [weight[g] / total[u, program.version_before(u, int(maker[g]))] for g, u in found], dtype=np.float64
     )
     return Inputs(
         at=np.searchsorted(table[:, 0], np.arange(len(s) + 1)).astype(np.int64),

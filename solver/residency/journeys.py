@@ -18,6 +18,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+from solver.residency.turns import in_turns
+
 
 @numba.njit(cache=True)
 def cheapest(prices, table):  # type: ignore[no-untyped-def]
@@ -120,26 +122,6 @@ def _drop(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True)
-def _drop_then_move(  # type: ignore[no-untyped-def]
-    size, first, end, written, due, out_ns, in_ns, held, out_table, in_prices, ending
-):
-    """Best saving of being dropped first, made again, and then moved, in one gap: no plan gains from more than that,
-    for what ends with a drop is no better than dropped throughout, and two moves are no better than one."""
-    best = right = top = -np.inf
-    least = np.inf
-    k = due
-    for i in range(end - 1, first, -1):
-        while k > i:
-            least = min(least, in_prices[k])
-            k -= 1
-        top = max(top, size * held[i + 1] - in_ns * least)
-        paid = out_ns * _least(out_table, written, i) if out_ns > 0 else 0.0
-        right = max(right, top - size * held[i] - paid)
-        best = max(best, ending[i - first] + right)
-    return best
-
-
-@numba.njit(cache=True)
 def other_way(due, slot, rerun_ns, out_ns, in_ns, work_table, out_best, back_best):  # type: ignore[no-untyped-def]
     """The least that a freed input costs when it is made again or moved, by slot `due`."""
     best = np.inf
@@ -224,6 +206,12 @@ def decide(  # type: ignore[no-untyped-def]
                             value = size[g] * held[t, k] - (0.0 if never else in_ns[g, t] * least)
                             if value > free[at, 0]:
                                 free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, 0, k
+                if proof and tiers > 1:
+                    value = in_turns(
+                        kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held, out_prices,
+                        in_prices, ending, False, False,
+                    )
+                    free[at, 0] = max(free[at, 0], value)
                 continue
             if may_end_off:
                 for t in range(tiers):
@@ -239,6 +227,16 @@ def decide(  # type: ignore[no-untyped-def]
                         value = size[g] * (held[t, last] - held[t, i]) - out_ns[g, t] * least
                         if value > paid[at, 0]:
                             paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, last
+                if proof and tiers > 1:
+                    for copied in range(2):
+                        value = in_turns(
+                            kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held,
+                            out_prices, in_prices, ending, rerun_ns[g] >= 0, copied == 1,
+                        )
+                        if copied == 1:
+                            free[at, 0] = max(free[at, 0], value)
+                        else:
+                            paid[at, 0] = max(paid[at, 0], value)
                 continue
             if first[g] >= end[g]:
                 continue
@@ -296,27 +294,16 @@ def decide(  # type: ignore[no-untyped-def]
                     back_best,
                     ending,
                 )
-                for t in range(tiers if proof else 0):
-                    if out_ns[g, t] < 0:
-                        continue
-                    for copied in range(2):
-                        value = _drop_then_move(
-                            size[g],
-                            first[g],
-                            end[g],
-                            written[g],
-                            due[g],
-                            0 if copied else out_ns[g, t],
-                            in_ns[g, t],
-                            held[t],
-                            out_tables[t],
-                            in_prices[t],
-                            ending,
-                        )
-                        if copied:
-                            free[at, 0] = max(free[at, 0], value)
-                        else:
-                            paid[at, 0] = max(paid[at, 0], value)
+            if proof and (tiers > 1 or rerun_ns[g] >= 0):
+                for copied in range(2):
+                    value = in_turns(
+                        kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held, out_prices,
+                        in_prices, ending, rerun_ns[g] >= 0, copied == 1,
+                    )
+                    if copied == 1:
+                        free[at, 0] = max(free[at, 0], value)
+                    else:
+                        paid[at, 0] = max(paid[at, 0], value)
         value = _journey(
             begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out
         )

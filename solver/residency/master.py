@@ -22,9 +22,10 @@ Floats = npt.NDArray[np.float64]
 TIME = 1e-6
 """The linear program counts in milliseconds and in the budget's thousandths, to be well scaled."""
 
-WARM = "use_preprocessing: false use_dual_simplex: false"
-COLD = "use_preprocessing: true use_dual_simplex: true"
-"""Of GLOP: to go on from the last basis after columns have been added, and to start anew."""
+WARM = "use_preprocessing: false use_dual_simplex: false change_status_to_imprecise: false"
+COLD = "use_preprocessing: true use_dual_simplex: true change_status_to_imprecise: false"
+"""Of GLOP: to go on from the last basis after columns have been added, and to start anew. A solution that it finds
+imprecise is as good as any: what its prices prove is computed from them (`fluid`), not taken from it."""
 
 ASK_EVERY_S = 0.1
 """How often, while a program is solved, those who asked for it are asked whether they still want it."""

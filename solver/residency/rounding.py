@@ -8,10 +8,11 @@ from bisect import bisect_right
 import numpy as np
 
 from solver.residency.columns import Guide
-from solver.residency.draft import STAYS, Draft, Table
+from solver.residency.draft import DROPPED, STAYS, Draft, Table
 from solver.residency.filling import Costs
 from solver.residency.fluid import Fluid
 from solver.residency.gaps import DROP, WRAP_HEAD, WRAP_TAIL
+from solver.residency.rooms import Rooms
 
 
 def rounded(table: Table, fluid: Fluid, guide: Guide, costs: Costs, least: float) -> Draft:
@@ -22,32 +23,36 @@ def rounded(table: Table, fluid: Fluid, guide: Guide, costs: Costs, least: float
         for g, (s, w, a) in enumerate(zip(table.storage, table.wraps, table.after, strict=True))
     }
     moves, drops = shares_by_gap(fluid, guide)
+    rooms = Rooms(table, draft)
     for (s, wraps, after, t), share in sorted(moves.items(), key=lambda item: -item[1]):
         g = place.get((s, wraps, after))
         tier = table.tier_index[fluid.names[t]]
-        if share >= least and g is not None and _free_for(table, draft, g, tier):
-            draft.tier[g] = tier
+        if share >= least and g is not None and _free_for(table, draft, g):
+            rooms.take(g, tier)
     _take_reruns(table, draft, {key for key, share in drops.items() if share >= least})
-    _move_kept(table, draft, costs)
+    _move_kept(table, draft, costs, rooms)
     return draft
 
 
-def _move_kept(table: Table, draft: Draft, costs: Costs) -> None:
+def _move_kept(table: Table, draft: Draft, costs: Costs, rooms: Rooms) -> None:
     """What chosen reruns keep past its last access leaves meanwhile."""
     if table.kept.any() and draft.chosen.any():
         best = np.argmin(costs.out + costs.back, axis=0)
+        kept = np.zeros(table.count, dtype=np.int64)
         draft.tier[table.kept] = best[table.kept]
         table.settle(draft)
+        wanted = np.flatnonzero(table.kept & (draft.tier >= 0))
+        kept[wanted], draft.tier[wanted] = draft.tier[wanted], STAYS
+        for g in wanted.tolist():
+            rooms.take(g, int(kept[g]))
 
 
-def _free_for(table: Table, draft: Draft, g: int, tier: int) -> bool:
-    """Whether the storage's other moves leave this gap to be moved to a tier."""
+def _free_for(table: Table, draft: Draft, g: int) -> bool:
+    """Whether the storage's other moves leave this gap to be moved."""
     s = int(table.storage[g])
     for h in range(int(table.first_gap[s]), int(table.first_gap[s + 1])):
         if draft.tier[h] == STAYS:
             continue
-        if draft.tier[h] != tier:
-            return False
         if table.wraps[h] != table.wraps[g]:
             inner = h if table.wraps[g] else g
             if table.after[inner] < 0 or table.before[inner] >= table.problem.n:
@@ -56,13 +61,15 @@ def _free_for(table: Table, draft: Draft, g: int, tier: int) -> bool:
 
 
 def _take_reruns(table: Table, draft: Draft, wanted: set[tuple[int, int]]) -> None:
-    """The largest reruns of nothing but what is wanted away."""
+    """The largest reruns of nothing but what is wanted away, and what is dead by then anyway."""
     program = table.problem.program
     clash_at, clash = table.rerun_clashes
     able = []
-    for r, rerun in enumerate(table.reruns):
-        useful = [program.size[s] for s, leave in rerun.drops if (s, _last_access(table, s, leave)) in wanted]
-        if useful and sum(useful) >= 0.9 * sum(program.size[s] for s, _ in rerun.drops):
+    for r in range(len(table.reruns)):
+        parts = table.parts[table.part_at[r] : table.part_at[r + 1]]
+        gone = [(s, leave) for s, leave in parts[parts[:, 4] == DROPPED, 1:3].tolist()]
+        useful = [program.size[s] for s, leave in gone if (s, _last_access(table, s, leave)) in wanted]
+        if useful and sum(useful) >= 0.9 * sum(program.size[s] for s, _ in gone):
             able.append((-sum(useful), int(table.rerun_ns[r] + table.kept_ns[r]), r))
     shut: set[int] = set()
     for _, _, r in sorted(able):

@@ -59,6 +59,9 @@ SHIFTS = 0.35
 LEARN, FORGET = 0.3, 0.99
 """Of what a plan waits for a gap, the part added to its cost in later refills, and what is left of it a round later."""
 
+RETREATS = 6
+"""Times that a draft is filled anew without the reruns that take room where nothing else can make any."""
+
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
 
@@ -254,17 +257,23 @@ class Search:
 
     def _filled(self, draft: Draft, costs: Costs, budget: int, timed: bool) -> Spans | None:
         """Fills the draft, in time if that goes, at least in listed order; returns by which."""
-        without = Costs(costs.out, costs.back, np.full(len(self.table.reruns), np.inf))
-        ways = [(self.timed, costs), (self.listed, costs), (self.listed, without)][0 if timed else 1 :]
-        for spans, own in ways if self.table.reruns else ways[:-1]:
+        table = self.table
+        shut = np.zeros(len(table.reruns), dtype=np.bool_)
+        for spans in (self.timed, *[self.listed] * RETREATS)[0 if timed else 1 :]:
             self.problem.check()
             trial = draft.copy()
-            if own is without:
-                trial.chosen[:] = False
-                self.table.settle(trial)
-            if fill(self.table, trial, own, budget, spans):
+            trial.chosen &= ~shut
+            table.settle(trial)
+            own = Costs(costs.out, costs.back, np.where(shut, np.inf, costs.reruns))
+            stuck = fill(table, trial, own, budget, spans)
+            if stuck < 0:
                 draft.tier[:], draft.chosen[:] = trial.tier, trial.chosen
                 return spans
+            if spans is self.listed:
+                blocking = trial.chosen & table.reruns_at(stuck)
+                if shut.all():
+                    break
+                shut |= blocking if blocking.any() else True
         return None
 
     def go_on_from(self, other: Search) -> None:
