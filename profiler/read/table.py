@@ -12,6 +12,7 @@ Polars streams the file; only the columns that are asked for are held in memory.
 
 from __future__ import annotations
 
+import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,11 +50,12 @@ def read_table(
     present = {name: next((c for c in names if c in header), None) for name, names in columns.items()}
     if lost := [name for name in need if present[name] is None]:
         wanted = ", ".join("/".join(columns[name]) for name in lost)
-        raise UnreadableError(f"{findings.name(path)} has no column {wanted}: its header is {','.join(header)[:300]!r}")
+        raise UnreadableError(f"{findings.name(path)} has no column {wanted}: its header is {','.join(header)[:80]!r}")
     source, lines = _well_formed(path, len(header), findings)
     frame = pl.scan_csv(
         source,
         has_header=False,
+        glob=False,
         skip_rows=0 if lines is not None else 1,
         schema={f"{number}": pl.String for number in range(len(header))},
         encoding="utf8-lossy",
@@ -73,15 +75,18 @@ def read_table(
 
 def nanoseconds(column: str, per_unit: int = 1000) -> pl.Expr:
     """Integer nanoseconds of a text column of decimal numbers in units of `per_unit` ns (microseconds as default);
-    null where it is no number. Exact up to three decimals of a microsecond."""
-    return (pl.col(column).cast(pl.Decimal(38, 6), strict=False) * per_unit).round(0).cast(pl.Int64, strict=False)
+    null where it is no number, or more than 2^62 ns. Exact up to three decimals of a microsecond."""
+    number = pl.col(column).cast(pl.Decimal(38, 6), strict=False)
+    fitting = pl.when(number.abs() <= 2**62 // per_unit + 1).then(number)
+    return (fitting * per_unit).round(0).cast(pl.Int64, strict=False)
 
 
 def scaled(column: str, unit: int) -> pl.Expr:
     """Integer bytes of a text column of decimal numbers in units of `unit` bytes; null where it is no number or
     more than a profile can hold (2^53)."""
-    exact = (pl.col(column).cast(pl.Decimal(38, 11), strict=False) * unit).round(0).cast(pl.Int64, strict=False)
-    return pl.when(exact.abs() <= 2**53).then(exact)
+    number = pl.col(column).cast(pl.Decimal(38, 11), strict=False)
+    fitting = pl.when(number.abs() <= 2**53 // unit).then(number)
+    return (fitting * unit).round(0).cast(pl.Int64, strict=False)
 
 
 def _cell(column: str) -> pl.Expr:
@@ -98,7 +103,7 @@ def _header(path: Path) -> list[str] | None:
     text = first.decode("utf-8-sig", "replace").strip("\r\n")
     if not text.strip():
         return None
-    return [name.strip().strip('"').strip() for name in text.split(",")]
+    return [name.strip() for name in next(csv.reader([text.replace("\x00", "")]), [])]
 
 
 def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io.BytesIO, pl.Series | None]:
@@ -107,6 +112,7 @@ def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io
     raw = pl.scan_csv(
         path,
         has_header=False,
+        glob=False,
         separator="\x01",
         quote_char=None,
         schema={"text": pl.String},

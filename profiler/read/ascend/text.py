@@ -19,12 +19,13 @@ are 1000 KiB; times are microseconds. Facts: PROFILE_FORMATS, A.2 to A.6.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import statistics
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import polars as pl
 
-from hyperopt.profile import Profile
+from hyperopt.profile import COMPUTE, IDLE, Profile
 from profiler.read.ascend.folder import OUTPUT, StepTimes, infos, origin_of, rank_of, stage_of, steps_of
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles, Source
@@ -100,10 +101,10 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     """The rank's profile. Raises `UnreadableError` where there are neither kernels nor memory."""
     found = _tables(files.path)
     times = _step_times(found["steps"], findings)
-    if times:
-        findings.computing_us = sum(row["computing"] for row in times.values()) / len(times)
     folder = files.path.parent if files.path.is_file() or files.path.name == OUTPUT else files.path
     findings.stage = stage_of(folder, files.rank)
+    if times:
+        findings.computing_us = statistics.median(row["computing"] for row in times.values())
     kernels = _kernels(found["kernels"], findings)
     pools, mindspore = _blocks(found["blocks"], findings)
     memory = _memory(found, pools, mindspore, findings)
@@ -111,7 +112,27 @@ def read(files: RankFiles, findings: Findings) -> Profile:
         raise UnreadableError(_nothing_in(files.path, found))
     blocks = pl.concat([pool.blocks for pool in pools]).sort("allocated") if pools else no_blocks()
     origin = origin_of(folder, files.rank, mindspore=mindspore)
-    return profile_of(Events(origin, kernels, blocks, memory, steps_of(kernels, times)), findings)
+    profile = profile_of(Events(origin, kernels, blocks, memory, steps_of(kernels, times)), findings)
+    if kernels.height:
+        _check_computing(profile, kernels, times, findings)
+    return profile
+
+
+def _check_computing(profile: Profile, kernels: pl.DataFrame, times: StepTimes, findings: Findings) -> None:
+    """Says the computing time of the profile's own step, and where the kernels are not all of it."""
+    numbered = kernels["step"].null_count() < kernels.height
+    said = times.get(profile.run.step if numbered else None) or (times.get(None) if len(times) == 1 else None)
+    findings.computing_us = said["computing"] if said else None
+    listed = [number for number in times if number is not None]
+    if not numbered and len(listed) > 1:
+        findings.lacks(f"step numbers: kernels have none, the step trace has {len(listed)}; all kernels are one step")
+    elif said:
+        computed = sum(o.duration_us for o in profile.operators if o.stream == COMPUTE and o.type != IDLE)
+        if computed < 0.95 * said["computing"]:
+            findings.lacks(
+                f"kernels: the table has {computed / 1e3:.1f} of {said['computing'] / 1e3:.1f} ms of computing, so it "
+                "was cut; the rest of the step is idle time"
+            )
 
 
 def _nothing_in(path: Path, found: Mapping[str, list[Path]]) -> str:
@@ -145,14 +166,53 @@ def _tables(path: Path) -> dict[str, list[Path]]:
     return {kind: [p for p in files if re.fullmatch(pattern, p.name)] for kind, pattern in PATTERNS.items()}
 
 
+def _read(
+    paths: list[Path], read_one: Callable[[Path, Findings], pl.DataFrame], findings: Findings
+) -> list[pl.DataFrame]:
+    """The tables that read; what of the others is missing is told."""
+    parts = []
+    for path in paths:
+        try:
+            parts.append(read_one(path, findings))
+        except UnreadableError as error:
+            findings.lacks(str(error))
+    return parts
+
+
+def _once(rows: pl.DataFrame, what: str, by: list[str], findings: Findings) -> pl.DataFrame:
+    """Without rows that stand there twice, as after exporting twice."""
+    kept = rows.unique(by, keep="first", maintain_order=True)
+    findings.drop(what, "rows that stand there twice", rows.height - kept.height)
+    return kept
+
+
 def _kernels(paths: list[Path], findings: Findings) -> pl.DataFrame:
-    parts = [_kernels_of(path, findings) for path in paths]
-    rows = pl.concat([part for part in parts if part.height] or [no_kernels()])
-    return rows.sort("start", maintain_order=True)
+    parts = [part for part in _read(paths, _kernels_of, findings) if part.height]
+    rows = pl.concat(parts or [no_kernels()]).sort("start", maintain_order=True)
+    return _once(rows, _named(paths, "kernels"), ["name", "stream", "start", "duration"], findings)
+
+
+def _named(paths: list[Path], otherwise: str) -> str:
+    return paths[0].name if len(paths) == 1 else otherwise
+
+
+def _no_number(*columns: str) -> pl.Expr:
+    """Cells that say something, but no number that can be."""
+    return pl.any_horizontal(*[pl.col(c).is_not_null() & nanoseconds(c).is_null() for c in columns])
+
+
+def _tell_rounding(rows: pl.DataFrame, column: str, path: Path, findings: Findings) -> None:
+    if rows[column].str.contains("[eE]").any():
+        findings.warn(
+            f"{findings.name(path)} has times with an exponent: a spreadsheet has rounded them, and what is joined by "
+            "time is joined wrongly; use the file as the profiler wrote it"
+        )
 
 
 def _kernels_of(path: Path, findings: Findings) -> pl.DataFrame:
     rows = read_table(path, KERNEL_COLUMNS, findings, need=("name", "start", "duration"))
+    _tell_rounding(rows, "start", path, findings)
+    rows = without(rows, _no_number("start", "duration"), path, "rows whose times are no numbers", findings)
     rows = rows.with_columns(nanoseconds("start"), nanoseconds("duration"), pl.col("step").cast(pl.Int64, strict=False))
     rows = without(rows, pl.col("start").is_null(), path, "rows without a start time", findings)
     rows = without(rows, pl.col("duration").is_null(), path, "rows without a duration", findings)
@@ -174,10 +234,11 @@ def _kernels_of(path: Path, findings: Findings) -> pl.DataFrame:
 
 def _blocks(paths: list[Path], findings: Findings) -> tuple[list[Pool], bool]:
     """The pools whose blocks the files list, and whether MindSpore wrote them (its names are no ``aten::``)."""
-    parts = [_blocks_of(path, findings) for path in paths]
-    rows = pl.concat([part for part in parts if part.height] or [parts[0]]) if parts else None
-    if rows is None or not rows.height:
+    parts = [part for part in _read(paths, _blocks_of, findings) if part.height]
+    if not parts:
         return [], False
+    same = ["name", "bytes", "allocated", "freed", "total_after"]
+    rows = _once(pl.concat(parts), _named(paths, "allocations"), same, findings)
     ours = rows.filter(~pl.col("graph_engine"))
     mindspore = bool(ours.height) and not ours["name"].str.contains("::", literal=True).any()
     return pools_of(rows, findings), mindspore
@@ -186,6 +247,8 @@ def _blocks(paths: list[Path], findings: Findings) -> tuple[list[Pool], bool]:
 def _blocks_of(path: Path, findings: Findings) -> pl.DataFrame:
     rows = read_table(path, BLOCK_COLUMNS, findings, need=("size", "allocated"))
     engine = pl.col("name").str.starts_with("cann::").fill_null(False)
+    _tell_rounding(rows, "allocated", path, findings)
+    rows = without(rows, _no_number("allocated", "freed"), path, "rows whose times are no numbers", findings)
     rows = rows.with_columns(
         nanoseconds("allocated"),
         nanoseconds("freed"),
@@ -208,22 +271,22 @@ def _blocks_of(path: Path, findings: Findings) -> pl.DataFrame:
 def _memory(found: Mapping[str, list[Path]], pools: list[Pool], mindspore: bool, findings: Findings) -> Memory:
     """Figures of the pool's record, in the unit that the allocations prove; those of the allocations where there is
     no record."""
-    totals = [_record(path, findings) for path in found["record"]]
-    record = {name: max(t.get(name, (0, 0)) for t in totals) for name in {n for t in totals for n in t}}
+    parts = _read(found["record"], _record, findings)
+    most = pl.concat(parts).group_by("component").agg(pl.all().max()) if parts else None
+    record = {name: (a or 0, r or 0) for name, a, r in most.iter_rows()} if most is not None else {}
     mindspore = mindspore or any(name.startswith("MindSpore") for name in record)
     modules = _modules(found["modules"], findings)
     return memory_of(pools, record, modules, mindspore, findings)
 
 
-def _record(path: Path, findings: Findings) -> dict[str, tuple[int, int]]:
-    """Component -> most allocated and most reserved, in bytes as if MB were MiB."""
+def _record(path: Path, findings: Findings) -> pl.DataFrame:
+    """By component most allocated and most reserved, in bytes as if MB were MiB."""
     rows = read_table(path, RECORD_COLUMNS, findings, need=("component",))
     rows = rows.with_columns(scaled("allocated", MIB), scaled("reserved", MIB))
     rows = without(rows, pl.col("component").is_null(), path, "rows without a component", findings)
     bad = (pl.col("allocated") < 0) | (pl.col("reserved") < 0)
     rows = without(rows, bad.fill_null(False), path, "rows with a negative total", findings)
-    most = rows.group_by("component").agg(pl.col("allocated").max(), pl.col("reserved").max())
-    return {name: (allocated or 0, reserved or 0) for name, allocated, reserved in most.iter_rows()}
+    return rows.group_by("component").agg(pl.col("allocated").max(), pl.col("reserved").max())
 
 
 def _modules(paths: list[Path], findings: Findings) -> dict[str, int]:

@@ -54,12 +54,14 @@ class Step:
 class Memory:
     """Figures in bytes; None: the source does not say.
 
-    `peak_bytes`: most that the framework had allocated, by its own totals. `base_bytes`: allocated before the first
+    `peak_bytes`: most that the framework had allocated, by its own totals; `listed_bytes`: most that base and blocks
+    are at one time, in all that was recorded. `base_bytes`: allocated before the first
     block of the record, and still there. `reserved_bytes`: most that the framework's pool held. `external_bytes`:
     on the device beside that pool; `external`: parts of it by module.
     """
 
     peak_bytes: int | None = None
+    listed_bytes: int | None = None
     base_bytes: int | None = None
     reserved_bytes: int | None = None
     external_bytes: int | None = None

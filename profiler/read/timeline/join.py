@@ -25,7 +25,7 @@ from profiler.read.timeline.events import KERNELS, Events, Memory, Step
 from profiler.read.timeline.lanes import Lane, idle_ns, lanes
 from profiler.read.timeline.launches import launch_times
 from profiler.read.timeline.lives import Lives, lives
-from profiler.read.timeline.passes import PEER, Passes, passes
+from profiler.read.timeline.passes import PEER, Passes, passes, unknown
 from profiler.read.timeline.scopes import scope_of
 from profiler.read.timeline.shapes import listed as shapes_and_types
 from profiler.read.timeline.steps import Chosen, choose
@@ -38,18 +38,21 @@ the links (UPSTREAM, 2.6)."""
 
 def profile_of(events: Events, findings: Findings) -> Profile:
     """A checked profile of the step that stands for all. Raises `UnreadableError` where nothing was recorded."""
-    if not events.kernels.height:
+    listed_alone = not events.kernels.height
+    if listed_alone:
         events = _kernels_from_blocks(events, findings)
     events = _of_one_time(events, findings)
-    chosen, since, sure = _launched(choose(events, findings), events)
+    chosen, since, sure = _launched(_as_long_as_its_kernels(choose(events, findings), findings), events)
     listed = lanes(chosen.kernels, chosen.step.start, round(chosen.step.us * 1e3))
     places = [place for place, lane in enumerate(listed) if lane.kernel >= 0 and lane.stream == COMPUTE]
     own = chosen.kernels[[listed[place].kernel for place in places]]
     found = _lives(events, chosen, own, since)
-    way = passes(chosen.kernels)
+    way = unknown(chosen.kernels) if listed_alone else passes(chosen.kernels)
     touched = accesses(own, events.blocks, found)
     _tell(events, sure, touched, chosen, findings)
     held = storages_of(events.blocks, found, touched, [way.phase[listed[place].kernel] for place in places])
+    if events.blocks.height and not held.listed:
+        findings.lacks("storages: no block is there for two operators, so nothing can be planned")
     level = found.peak_bytes
     base, peak = _base_and_peak(events.memory, level, findings)
     profile = Profile(
@@ -105,26 +108,40 @@ def _kernels_from_blocks(events: Events, findings: Findings) -> Events:
 
 
 def _of_one_time(events: Events, findings: Findings) -> Events:
-    """Without kernels and blocks weeks away from the others: a clock was read wrongly, and idle time in between would
-    be longer than a profile can say."""
+    """Without kernels and blocks a day away from the others: a clock was read wrongly, and idle time would fill what
+    lies between."""
     if not events.kernels.height:
         return events
     middle = events.kernels["start"].sort()[events.kernels.height // 2]
-    near = (pl.col("start") - middle).abs() < FAR_NS
-    timely = ((pl.col("allocated") - middle).abs() < FAR_NS).fill_null(True) & (
-        (pl.col("freed") - middle).abs() < FAR_NS
-    ).fill_null(True)
-    kernels, blocks = events.kernels.filter(near), events.blocks.filter(timely)
-    findings.drop("kernels", "started weeks away from the others", events.kernels.height - kernels.height)
-    findings.drop("allocations", "weeks away from the kernels", events.blocks.height - blocks.height)
-    steps = tuple(step for step in events.steps if abs(step.start - middle) < FAR_NS and step.us < FAR_NS / 1e3)
+    near = ((pl.col("start") - middle).abs() < FAR_NS) & (pl.col("duration") < LONG_NS)
+    times = [((pl.col(column) - middle).abs() < FAR_NS).fill_null(True) for column in ("allocated", "freed")]
+    kernels, blocks = events.kernels.filter(near), events.blocks.filter(pl.all_horizontal(times))
+    if away := events.kernels.height - kernels.height:
+        findings.warn(f"{away} kernels are left out: more than a day from the others, or longer than an hour")
+    if away := events.blocks.height - blocks.height:
+        findings.warn(f"{away} allocations are left out: more than a day from the kernels")
+    steps = tuple(step for step in events.steps if abs(step.start - middle) < FAR_NS)
     return replace(events, kernels=kernels, blocks=blocks, steps=steps)
 
 
-FAR_NS = 14 * 86_400 * 10**9
-"""Two weeks."""
+FAR_NS, LONG_NS = 86_400 * 10**9, 3600 * 10**9
+"""A day and an hour."""
 
 _GIVEN = ("name", "stream", "start", "duration", "launched")
+
+
+def _as_long_as_its_kernels(chosen: Chosen, findings: Findings) -> Chosen:
+    """A step is at least as long as from its first kernel to the end of its last."""
+    if not chosen.kernels.height:
+        return chosen
+    span = (chosen.kernels.select((pl.col("start") + pl.col("duration")).max()).item() - chosen.step.start) / 1e3
+    if span <= 1.01 * chosen.step.us:
+        return chosen
+    findings.warn(
+        f"the kernels of the step take {span / 1e3:.1f} ms, the profiler says {chosen.step.us / 1e3:.1f}: the kernels' "
+        "time is taken"
+    )
+    return replace(chosen, step=replace(chosen.step, us=span))
 
 
 def _launched(chosen: Chosen, events: Events) -> tuple[Chosen, int | None, int]:
@@ -161,9 +178,16 @@ def _base_and_peak(memory: Memory, level: int, findings: Findings) -> tuple[int,
         more = (base + level - memory.peak_bytes) / 2**20
         findings.warn(f"the blocks reach {more:.2f} MiB above the peak that the pool reports: theirs is taken")
         return base, base + level
-    if (more := memory.peak_bytes - base - level) >= 2**20:
-        findings.warn(f"{more / 2**20:.1f} MiB of the peak are in no listed block of this step: counted as base")
-    return memory.peak_bytes - level, memory.peak_bytes
+    elsewhere = max((memory.listed_bytes or 0) - base - level, 0)
+    unlisted = max(memory.peak_bytes - base - level - elsewhere, 0)
+    if elsewhere:
+        findings.warn(
+            f"the record's peak of {memory.peak_bytes / 2**20:.1f} MiB is in another step, {elsewhere / 2**20:.1f} MiB "
+            "above this one's"
+        )
+    if unlisted >= 2**20:
+        findings.warn(f"{unlisted / 2**20:.1f} MiB of the peak are in no listed block: counted as base")
+    return base + unlisted, base + unlisted + level
 
 
 def _tell(events: Events, sure: int, touched: Accesses, chosen: Chosen, findings: Findings) -> None:

@@ -6,8 +6,9 @@ Attention is launched once a layer and pass, and its backward kernel is another 
     forward 0        forward 1        backward 0       backward 1
 
 Runs of attention kernels, cut where the rank sends or receives, have a greatest common length: the layers of the
-stage. Micro-batches come back in the order in which they went (1F1B). Without attention kernels the first kernel of a
-gradient begins the backward pass, of one micro-batch.
+stage. Micro-batches come back in the order in which they went (1F1B). Without attention kernels, or where they do not
+repeat (the shortest run is not all of a pass, or fewer come back than went), the first kernel of a gradient begins the
+backward pass, and micro-batches are not known.
 """
 
 from __future__ import annotations
@@ -80,6 +81,11 @@ def _named(found: Passes, told: Sequence[Phase | None]) -> Passes:
     return replace(found, phase=[said or guess for said, guess in zip(told, found.phase, strict=True)])
 
 
+def unknown(kernels: pl.DataFrame) -> Passes:
+    """Of operators that say nothing of passes."""
+    return Passes(["other"] * kernels.height, [None] * kernels.height, 0, 0)
+
+
 def _runs(at: list[int], backward: list[bool], names: list[str]) -> tuple[list[_Run], int]:
     """The passes, by their attention kernels, and how many layers each has."""
     pieces: list[list[int]] = []
@@ -88,7 +94,11 @@ def _runs(at: list[int], backward: list[bool], names: list[str]) -> tuple[list[_
         if apart or any(PEER.search(name) for name in names[at[j - 1] + 1 : place]):
             pieces.append([])
         pieces[-1].append(j)
-    layers = gcd(*(len(piece) for piece in pieces)) if pieces else 0
+    lengths = [len(piece) for piece in pieces]
+    layers = gcd(*lengths) if pieces else 0
+    back = sum(backward)
+    if layers != min(lengths, default=0) or back not in (0, len(backward) - back):
+        return [], 0  # kernels are missing, or the layers are not alike: how many there are is not known
     runs: list[_Run] = []
     seen = {False: 0, True: 0}
     for piece in pieces:

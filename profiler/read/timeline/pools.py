@@ -27,7 +27,6 @@ GHOST = "allocated before the record began"
 UNLISTED = "allocated without a row in the record"
 KIB_PER_MB = 1000
 """MindSpore's memory_record.csv: its MB are so many KiB (PROFILE_FORMATS, finding 1)."""
-MINDSPORE_UNIT = 1024 / KIB_PER_MB
 
 
 ROUNDING = 4 << 10
@@ -154,29 +153,36 @@ def memory_of(
     """Figures of the rank.
 
     `record`: component -> most allocated and most reserved, as written in MB of 1 MiB. `modules`: what the runtime
-    counts for each of its parts. `mindspore`: the record's unit may be MindSpore's; it is, unless the allocations
-    prove otherwise.
+    counts for each of its parts. `mindspore`: the record's unit is MindSpore's, unless its peak or what it reserved is
+    the same as beside the allocations, which are in MiB.
     """
     component = _most_complete(record)
     allocated, reserved = record.get(component, (0, 0)) if component is not None else (0, 0)
     application = record.get("APP", (0, 0))[1]
     listed = _peak(pools)
-    if mindspore and allocated and (listed is None or abs(allocated / max(listed, 1) - MINDSPORE_UNIT) < 0.004):
+    held = sum(pool.reserved_bytes for pool in pools)
+    if mindspore and allocated and not (_same(allocated, listed) or _same(reserved, held)):
         figures = (allocated, reserved, application)
         allocated, reserved, application = ((size * KIB_PER_MB + 512) // 1024 for size in figures)
         told = "memory_record.csv calls 1000 KiB an MB (MindSpore): its figures are divided by 1.024"
         findings.normalised(told)
         findings.warn(told)
     base = sum(pool.base_bytes for pool in pools) if pools else None
-    reserved = reserved or sum(pool.reserved_bytes for pool in pools)
+    reserved = reserved or held
     application = application or modules.get("APP", 0)
     return Memory(
+        listed_bytes=listed,
         peak_bytes=_agreed(listed, allocated or None, findings),
         base_bytes=base,
         reserved_bytes=reserved or None,
         external_bytes=max(application - reserved, 0) if application and reserved else None,
         external={name: size for name, size in sorted(modules.items()) if name not in ("APP", "GE")},
     )
+
+
+def _same(recorded: int, listed: int | None) -> bool:
+    """Whether two figures are of one unit: MindSpore's, taken for MiB, is 2.4 % above."""
+    return bool(listed) and abs(recorded / (listed or 1) - 1) < 0.002
 
 
 def _most_complete(record: Mapping[str, tuple[int, int]]) -> str | None:
