@@ -202,10 +202,10 @@ def _no_number(*columns: str) -> pl.Expr:
 
 
 def _tell_rounding(rows: pl.DataFrame, column: str, path: Path, findings: Findings) -> None:
-    if rows[column].str.contains("[eE]").any():
-        findings.warn(
-            f"{findings.name(path)} has times with an exponent: a spreadsheet has rounded them, and what is joined by "
-            "time is joined wrongly; use the file as the profiler wrote it"
+    if 10 * int(rows[column].str.contains("[eE]").sum()) > rows.height:
+        findings.lacks(
+            f"digits of times: a spreadsheet has rounded those of {findings.name(path)} (1.76E+15), and what is joined "
+            "by time is joined wrongly; give the file as the profiler wrote it"
         )
 
 

@@ -39,8 +39,10 @@ def accesses(kernels: pl.DataFrame, blocks: pl.DataFrame, found: Lives) -> Acces
     reads: list[set[int]] = []
     tensor: dict[int, str] = {}
     shape: dict[int, str] = {}
-    columns = kernels.select("inputs", "input_types", "outputs", "output_types")
     shaped = kernels["inputs"].null_count() < kernels.height
+    if not born or not shaped:
+        return Accesses([set()] * kernels.height, {}, shaped)
+    columns = kernels.select("inputs", "input_types", "outputs", "output_types")
     for k, (inputs, input_types, outputs, output_types) in enumerate(columns.iter_rows()):
         taken: set[int] = set()
         for one in tensors(inputs, input_types):

@@ -249,7 +249,7 @@ def _at_peak(blocks: pl.DataFrame, own: pl.DataFrame, found: Lives, touched: Acc
 def _operators(
     listed: list[Lane], chosen: Chosen, way: Passes, held: Storages, stage: int | None
 ) -> Iterator[Operator]:
-    columns = chosen.kernels.select("name", "type", "outputs", "output_types").rows()
+    rows = chosen.kernels.select("name", "type", "outputs", "output_types").iter_rows()  # in the order of the lanes
     # From the step's begin: a double holds microseconds since 1970 to a quarter of one only.
     origin = chosen.step.start
     k = -1  # counts the compute kernels, as the storages do
@@ -263,7 +263,7 @@ def _operators(
                 recomputable=False,
             )
             continue
-        name, kind, *outputs = columns[lane.kernel]
+        name, kind, *outputs = next(rows)
         shapes, dtypes = shapes_and_types(*outputs)
         computes = lane.stream == COMPUTE
         k += computes

@@ -24,7 +24,7 @@ from hyperopt.profile import COMPUTE
 IDLE_SHARE = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Lane:
     """`kernel`: row of the kernels' table, or -1 for idle time. Times in ns."""
 

@@ -56,6 +56,8 @@ def launch_times(kernels: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Ints, int
 def _matches(outputs: Sequence[Sequence[int]], start: Ints, size: Ints, at: Ints) -> Ints:
     """For each kernel the block that its output is, or -1. A block is had before its kernel starts."""
     match = np.full(len(outputs), -1, np.int64)
+    if not len(size) or not any(outputs):
+        return match
     low = 0
     for begin in range(0, len(outputs), WINDOW):
         part = slice(begin, min(begin + WINDOW, len(outputs)))

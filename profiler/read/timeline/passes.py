@@ -57,8 +57,10 @@ def passes(kernels: pl.DataFrame) -> Passes:
     """Passes of one step's kernels (columns of `profiler.read.timeline.events`, in order of start)."""
     names = [kind or name or "" for kind, name in kernels.select("type", "name").iter_rows()]
     told = [scope_of(name or "")[1] for name in kernels["name"]]
-    is_gradient = [t == "backward" if t else bool(GRADIENT.search(n)) for t, n in zip(told, names, strict=True)]
-    at = [i for i, name in enumerate(names) if ATTENTION.search(name)]
+    gradients = {name for name in set(names) if GRADIENT.search(name)}
+    is_gradient = [t == "backward" if t else n in gradients for t, n in zip(told, names, strict=True)]
+    attention = {name for name in set(names) if ATTENTION.search(name)}
+    at = [i for i, name in enumerate(names) if name in attention]
     runs, layers = _runs(at, [is_gradient[i] for i in at], names)
     if not runs:
         return _named(_by_gradients(names, is_gradient), told)

@@ -13,6 +13,7 @@ Names of other frameworks (``aclnnMatmul_MatMulV3_MatMulV3``) have no scope and 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import pairwise
 
 from hyperopt.profile import Phase
@@ -22,6 +23,7 @@ _ELEMENT = re.compile(r"^(\d+)-\w+$")
 _OPTIMIZER = re.compile(r"(?:^|/)\w*optimizer\w*-", re.I)
 
 
+@lru_cache(maxsize=1 << 16)
 def scope_of(name: str) -> tuple[str, Phase | None]:
     """Layer ("" where none is named) and phase (None where the name has no scope) of a kernel's full name."""
     if not _ROOT.search(name):
