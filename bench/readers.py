@@ -1,6 +1,7 @@
 """How long a profiler's folder of a million rows takes to read, and how much memory: `make bench-readers`.
 
-The folder is made up, with the columns of a 2025 level-2 export of torch_npu: kernels of some hundred steps, an
+First, where the shared sample data lies beside the checkout, a table of what is made of each folder in it. Then the
+times. The folder is made up, with the columns of a 2025 level-2 export of torch_npu: kernels of some hundred steps, an
 allocation for each, and the pool's record. Each reading is a process of its own; the table is printed and saved to
 `build/bench/readers.json`. Wanted: 10 s and 1 GiB for a million rows (issue 4).
 """
@@ -30,6 +31,7 @@ BLOCKS = (
 RECORD = "Component,Timestamp(us),Total Allocated(MB),Total Reserved(MB),Total Active(MB),Stream Ptr,Device Type"
 
 OUT = Path("build/bench/readers.json")
+SHARED = Path(__file__).parents[2] / "shared" / "data"
 BEGIN_US = 1_764_246_877_000_000
 LIVES_US = 400
 STEP = 2_500
@@ -104,7 +106,32 @@ def measure(folder: Path) -> tuple[float, float, int]:
     return seconds, float(mib), int(operators)
 
 
+def samples() -> list[dict[str, object]]:
+    """What is made of each folder of the shared data, rank by rank."""
+    from profiler.read import read
+
+    head = "folder | kind | rank | status | operators | storages | peak MiB | replayed | base | external | step ms"
+    print(f"| {head} | coverage step, peak | warnings |\n|{'---|' * 13}")
+    rows: list[dict[str, object]] = []
+    for folder in sorted(path for path in SHARED.iterdir() if path.is_dir()) if SHARED.exists() else ():
+        manifest = read(folder)
+        for rank in manifest.ranks:
+            figures = (rank.peak_bytes, rank.replayed_peak_bytes, rank.base_bytes, rank.external_bytes)
+            cells = [f"{size / 2**20:.2f}" if size is not None else "" for size in figures]
+            covered = [f"{100 * c:.0f} %" if c is not None else "" for c in (rank.coverage.step, rank.coverage.peak)]
+            place = f"{folder.name}/{rank.path}".removesuffix("/.")
+            step = f"{rank.step_us / 1e3:.3f}" if rank.step_us is not None else ""
+            counts = [str(rank.operators), str(rank.storages)]
+            cells = [place, rank.kind, str(rank.rank), rank.status, *counts, *cells, step]
+            print(f"| {' | '.join(cells)} | {', '.join(covered)} | {len(rank.warnings)} |", flush=True)
+            rows.append(dict(zip(head.split(" | "), cells, strict=True)))
+        if not manifest.ranks:
+            print(f"| {folder.name} | {manifest.kind} |" + " |" * 11, flush=True)
+    return rows
+
+
 def main() -> None:
+    made_of = samples()
     found = []
     print("| long in it | rows | MiB on disk | seconds | MiB | operators of the profile |\n|---|---|---|---|---|---|")
     for name, *rows in CASES:
@@ -116,7 +143,7 @@ def main() -> None:
         print(f"| {name} | {sum(rows):,} | {disk:.0f} | {seconds:.1f} | {mib:.0f} | {operators} |", flush=True)
         found.append({"long": name, "rows": sum(rows), "seconds": seconds, "mib": mib, "operators": operators})
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(found, indent=1))
+    OUT.write_text(json.dumps({"samples": made_of, "times": found}, indent=1))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def profile_of(events: Events, findings: Findings) -> Profile:
     if events.blocks.height and not held.listed:
         findings.lacks("storages: no block is there for two operators, so nothing can be planned")
     level = found.peak_bytes
-    base, peak = _base_and_peak(events.memory, level, findings)
+    base, peak = _base_and_peak(events.memory, level, len(events.steps) > 1, findings)
     profile = Profile(
         run=Run(
             framework=events.origin.framework,
@@ -169,8 +169,9 @@ def _lives(events: Events, chosen: Chosen, own: pl.DataFrame, since: int | None)
     return lives(events.blocks, host, start, end)
 
 
-def _base_and_peak(memory: Memory, level: int, findings: Findings) -> tuple[int, int]:
-    """Bytes that no storage describes, and the peak; together with the storages' `level` they agree."""
+def _base_and_peak(memory: Memory, level: int, several: bool, findings: Findings) -> tuple[int, int]:
+    """Bytes that no storage describes, and the peak; together with the storages' `level` they agree. Of `several` steps
+    the peak is the chosen one's: what blocks reach in another one is not base."""
     base = memory.base_bytes or 0
     if memory.peak_bytes is None:
         return base, base + level
@@ -178,7 +179,7 @@ def _base_and_peak(memory: Memory, level: int, findings: Findings) -> tuple[int,
         more = (base + level - memory.peak_bytes) / 2**20
         findings.warn(f"the blocks reach {more:.2f} MiB above the peak that the pool reports: theirs is taken")
         return base, base + level
-    elsewhere = max((memory.listed_bytes or 0) - base - level, 0)
+    elsewhere = max((memory.listed_bytes or 0) - base - level, 0) if several else 0
     unlisted = max(memory.peak_bytes - base - level - elsewhere, 0)
     if elsewhere:
         findings.warn(
