@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hyperopt.profile import COMPUTE, IDLE, Profile
+import numpy as np
+
+from hyperopt.profile import COMPUTE, IDLE, Measured, Profile
 from hyperopt.replay import Timeline, replay
 from profiler.peaks import excluded_bytes
 from profiler.read.findings import Findings
@@ -17,6 +19,7 @@ def accepted(number: int, kind: str, path: str, file: str | None, profile: Profi
 
     Raises `legality.IllegalPlan` where the profile is no step that can be replayed.
     """
+    digest = profile.program_digest  # first: it and the replay each take much memory for a while
     timeline, measured = replay(profile), profile.measured
     peak = None if profile.timing_only else timeline.peak_bytes
     step_us = (measured.step_us or None) if measured else None
@@ -42,12 +45,13 @@ def accepted(number: int, kind: str, path: str, file: str | None, profile: Profi
         base_bytes=None if profile.timing_only else profile.device.base_bytes,
         reserved_bytes=(measured.reserved_bytes or None) if measured else None,
         external_bytes=(measured.external_bytes or None) if measured else None,
+        fragmentation_bytes=_fragmentation(measured),
         step_us=step_us,
         step_us_spread=measured.step_us_spread if measured and step_us is not None else None,
         replayed_step_us=timeline.step_us,
         computing_us=_computing_us(profile, findings),
         coverage=coverage(profile, timeline),
-        program_digest=profile.program_digest,
+        program_digest=digest,
         warnings=tuple(clean(text) for text in warnings),
         dropped=dropped(findings),
         units=tuple(clean(text) for text in findings.units),
@@ -112,17 +116,20 @@ def _workspace_at_peak(profile: Profile, timeline: Timeline) -> int:
 
 def _busy_ns(profile: Profile, timeline: Timeline) -> int:
     """Nanoseconds of the replayed step in which an operator runs on any stream; idle time is none."""
-    spans = sorted(
-        (start, end)
-        for operator, start, end in zip(profile.operators, timeline.start, timeline.end, strict=True)
-        if operator.type != IDLE
-    )
-    busy = until = 0
-    for start, end in spans:
-        if end > until:
-            busy += end - max(start, until)
-            until = end
-    return busy
+    works = np.fromiter((operator.type != IDLE for operator in profile.operators), np.bool_, len(profile.operators))
+    kind = np.int64 if timeline.step_ns < 2**62 else object
+    start, end = np.array(timeline.start, kind)[works], np.array(timeline.end, kind)[works]
+    order = np.argsort(start, kind="stable")
+    start, until = start[order], np.maximum.accumulate(end[order])
+    before = np.concatenate([[0], until])[:-1]
+    return int(np.maximum(until - np.maximum(start, before), 0).sum())
+
+
+def _fragmentation(measured: Measured | None) -> int | None:
+    """What the pool had reserved and not given out; None where a figure is not known, or the two contradict."""
+    if measured is None or not measured.peak_bytes or measured.reserved_bytes < measured.peak_bytes:
+        return None
+    return measured.reserved_bytes - measured.peak_bytes
 
 
 def _computing_us(profile: Profile, findings: Findings) -> float | None:

@@ -57,6 +57,7 @@ class Rank:
     base_bytes: int | None = None
     reserved_bytes: int | None = None
     external_bytes: int | None = None
+    fragmentation_bytes: int | None = None
     step_us: float | None = None
     step_us_spread: float | None = None
     replayed_step_us: float | None = None

@@ -46,6 +46,24 @@ def test_the_sources_figures_and_the_replayed_ones() -> None:
     assert (rank.status, rank.reason, rank.warnings, rank.notes) == ("accepted", "", (), ("a note",))
 
 
+def test_fragmentation_is_what_is_reserved_beyond_the_peak() -> None:
+    assert entry(peaky()).fragmentation_bytes == 20 * MIB
+
+    def said(**changes: int) -> int | None:
+        measured = msgspec.structs.replace(peaky().measured or Measured(), **changes)
+        return entry(msgspec.structs.replace(peaky(), measured=measured)).fragmentation_bytes
+
+    assert said(reserved_bytes=100 * MIB) == 0
+    assert said(reserved_bytes=0) is said(peak_bytes=0) is said(reserved_bytes=99 * MIB) is None
+    assert entry(worked_example()).fragmentation_bytes is None
+
+
+def test_times_that_no_64_bits_hold_are_still_added_up() -> None:
+    longest = 2.0**53
+    profile = Profile(operators=(*(Operator(duration_us=longest),) * 4, *peaky().operators[2:3]), storages=())
+    assert entry(profile).coverage.step == 1.0
+
+
 def test_shares_of_step_and_peak() -> None:
     shares = entry(peaky()).coverage
     assert shares.step == pytest.approx(20 / 30, abs=1e-6), "idle time explains nothing, another stream does"
