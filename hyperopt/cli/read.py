@@ -31,8 +31,6 @@ def read(
     as_json: AsJson = False,
 ) -> int:
     """Read what another profiler has written: one profile a rank. Exit 64 if no rank can be used."""
-    if output.exists() and not output.is_dir():
-        raise typer.BadParameter(f"{output} is no folder", param_hint="-o")
     manifest = read_place(path, output)
     if as_json:
         print(msgspec.json.encode(manifest).decode())

@@ -36,23 +36,33 @@ def read(
     scratch: Path | None = None,
 ) -> Manifest:
     """Reads every rank at `path`, a folder, a file or an archive of them, and writes its profile to
-    `output`/``rank_N.json.gz`` (None: nothing is written). The folder is made if it is not there.
+    `output`/``rank_N.json.gz`` (None: nothing is written). The folder is made with the first profile.
 
     `limits`: of what an archive may unpack to, below `scratch` (None: where temporary files go). `name`: of the run,
     for profiles that name none; None: the path's.
 
-    Raises `UnreadableError` where there is nothing at the path, or an archive that cannot be unpacked. What cannot be
+    Raises `UnreadableError` where there is nothing at the path, an archive that cannot be unpacked, or a file where the
+    output folder should be. What cannot be
     recognised or read besides is told in the manifest.
     """
     if not path.exists():
         raise UnreadableError(f"there is no file or folder {path}")
     if output is not None and output.exists() and output.samefile(path):
         raise UnreadableError(f"{output} is read and written to at once (give another folder for the profiles)")
+    if output is not None:
+        _check(output)
     name = name or path.resolve().name.partition(".")[0]
     if path.is_file() and is_archive(path):
         with unpacked(path, limits, scratch) as folder:
             return read_folder(folder, output, str(path), name, all_sources())
     return read_folder(path, output, str(path), name, all_sources())
+
+
+def _check(output: Path) -> None:
+    there = next((path for path in (output, *output.absolute().parents) if path.exists()), output)
+    if not there.is_dir():
+        wrong = "is no folder" if there == output else f"cannot be made: {there} is no folder"
+        raise UnreadableError(f"{output} {wrong} (give a folder for the profiles)")
 
 
 def is_foreign(path: Path) -> bool:

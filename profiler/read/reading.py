@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from hyperopt import profile as profiles
-from hyperopt.documents import write
 from hyperopt.profile import Profile
 from profiler.read import entries, layers
 from profiler.read.archive import is_archive
@@ -20,22 +21,23 @@ from profiler.read.layers import LayerModel
 from profiler.read.manifest import Manifest, Program, Rank
 from profiler.read.ranks import RankFiles, Source
 from profiler.read.recognise import Found, Place, fault, recognise
+from profiler.read.writing import written
 
 MIXED, UNKNOWN = "mixed", "unknown"
 
 REMEDY = "give the profiler's own folder, or an archive of it: docs/reference/readers/index.md lists what is understood"
 
 TOLD_CLASHES = 20
+TOLD_LEFT_OVER = 8
 MAX_RANK = 2**31 - 1
 
 
 def read_folder(root: Path, output: Path | None, path: str, name: str, sources: Sequence[Source]) -> Manifest:
     """Reads all ranks below `root` as `profiler.read.read` does; the manifest says that `path` was read."""
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-    found = recognise(root, sources, None if output is None else output.resolve())
+    found = recognise(root, sources, output.resolve() if output is not None and output.exists() else None)
     job = _Reading(root, output, name, found)
-    ranks = [job.read(place) for place in found.places]
+    with _without_collector():
+        ranks = [job.read(place) for place in found.places]
     ranks += [job.refused(where, kind, reason) for where, kind, reason in found.refused]
     ranks.sort(key=lambda rank: rank.rank)
     described = job.layers()
@@ -43,6 +45,8 @@ def read_folder(root: Path, output: Path | None, path: str, name: str, sources: 
     warnings = [*found.warnings, *job.warnings()]
     if compared is not None and (line := told(compared)):
         warnings.append(line)
+    if output is not None and (left := _left_over(output, ranks)):
+        warnings.append(left)
     kinds = sorted({rank.kind for rank in ranks} | ({layers.KIND} if described and not ranks else set()))
     if len(kinds) > 1:
         warnings.append(f"ranks of several kinds: {', '.join(kinds)}")
@@ -81,17 +85,26 @@ class _Reading:
             profile = place.source.read(files, findings)
             if number is None:
                 number = self._free(profile.run.rank)
-            profile = self._named(profile, number)
-            file = f"rank_{number}.json.gz"
-            entry = entries.accepted(number, kind, where, file if self.output else None, profile, findings)
+            run = msgspec.structs.replace(profile.run, rank=number, name=profile.run.name or self.name)
+            profile = msgspec.structs.replace(profile, run=run)
+            return self._accepted(profile, kind, where, findings)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # polars panics with one that is no Exception
             number = self._free(0) if number is None else number
             return entries.refused(number, kind, where, _reason(error, where, kind), findings)
-        if self.output is not None:
-            write(profile, self.output / file)
-        return entry
+
+    def _accepted(self, profile: Profile, kind: str, where: str, findings: Findings) -> Rank:
+        """Writes the profile under its number, checked as whoever reads the document will see it."""
+        number = profile.run.rank
+        file = None if self.output is None else f"rank_{number}.json.gz"
+        try:
+            profiles.check(profile)
+            with written(profile, None if self.output is None or file is None else self.output / file):
+                return entries.accepted(number, kind, where, file, profile, findings)
+        finally:
+            # What digests and replay keep with a profile refers back to it: a hundred MB, if the next rank comes first.
+            profile.__dict__.clear()
 
     def refused(self, path: Path, kind: str, reason: str) -> Rank:
         """The entry of a place that its source could not list."""
@@ -115,15 +128,6 @@ class _Reading:
         ]
         return [*self.told, *lines]
 
-    def _named(self, profile: Profile, number: int) -> Profile:
-        """The profile under its number, as whoever reads the written document will see it: figures out of range and
-        times that are no number are found here, and not by them."""
-        run = msgspec.structs.replace(profile.run, rank=number, name=profile.run.name or self.name)
-        whole = msgspec.structs.replace(profile, run=run)
-        whole = msgspec.json.decode(msgspec.json.encode(whole), type=Profile)
-        profiles.check(whole)
-        return whole
-
     def _number(self, rank: int, where: str) -> int:
         if rank not in self.taken:
             self.taken.add(rank)
@@ -141,6 +145,33 @@ class _Reading:
 
     def _where(self, path: Path) -> str:
         return entries.clean(str(path.relative_to(self.root)) if path.is_relative_to(self.root) else path.name)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """No search for objects that refer to each other: readers make millions that do not, and looking at all of them
+    again and again takes as long as reading."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _left_over(output: Path, ranks: Sequence[Rank]) -> str | None:
+    """A warning of profiles in the output folder that another reading has written: they belong to no rank of this."""
+    ours = {rank.file for rank in ranks}
+    found = sorted(
+        (path.name for path in output.glob("rank_*.json.gz") if path.name not in ours),
+        key=lambda name: (len(name), name),
+    )
+    if not found:
+        return None
+    more = f" and {len(found) - TOLD_LEFT_OVER} more" if len(found) > TOLD_LEFT_OVER else ""
+    shown = ", ".join(found[:TOLD_LEFT_OVER]) + more
+    return f"profiles of an earlier reading stay in {output.name}: {shown} (remove them, or give another folder)"
 
 
 def _archives(root: Path) -> list[str]:

@@ -16,8 +16,8 @@ from tests.profiler.read.mindspore.pipeline_files import write_pipeline
 
 FIELDS = {
     "rank", "status", "reason", "kind", "file", "operators", "storages", "peak_bytes", "replayed_peak_bytes",
-    "base_bytes", "reserved_bytes", "external_bytes", "step_us", "replayed_step_us", "coverage", "computing_us",
-    "warnings", "dropped", "units", "notes",
+    "base_bytes", "reserved_bytes", "external_bytes", "fragmentation_bytes", "step_us", "replayed_step_us", "coverage",
+    "computing_us", "warnings", "dropped", "units", "notes",
 }  # fmt: skip
 
 
@@ -89,6 +89,7 @@ def test_what_nobody_knows_is_bad_input_in_one_line(cli: Cli, tmp_path: Path, as
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").write_text("hello")
     assert cli("read", tmp_path / "run", "-o", tmp_path / "out", *["--json"] * as_json) == 64
+    assert not (tmp_path / "out").exists()
     assert len(cli.err.splitlines()) == 1 and "no kind of profile was recognised in run" in cli.err
     if as_json:
         assert cli.answer["kind"] == "unknown" and cli.answer["ranks"] == []
@@ -99,7 +100,9 @@ def test_paths_that_do_not_do(cli: Cli, tmp_path: Path) -> None:
     assert cli.err == f"hyperopt: there is no file or folder {tmp_path / 'nowhere'}\n" and cli.out == ""
     (tmp_path / "file").write_text("x")
     assert cli("read", write_pipeline(tmp_path / "run"), "-o", tmp_path / "file") == 64
-    assert "is no folder" in cli.err
+    assert "is no folder" in cli.err and len(cli.err.splitlines()) == 1
+    assert cli("read", tmp_path / "run", "-o", tmp_path / "file" / "x") == 64
+    assert "is no folder" in cli.err and len(cli.err.splitlines()) == 1
 
 
 def test_a_hostile_archive_is_one_line(cli: Cli, tmp_path: Path) -> None:
