@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +25,11 @@ class Source:
     `find`: the ranks at this folder or file, if it is of this kind (it looks at names and first bytes, not further
     down than the kind's own layout); empty if it is not. `read`: a checked profile of one of them; what it had to
     drop, convert or do without goes to the findings. It raises `UnreadableError` where nothing can be made of it.
+    `passed_over`: what must be said of a place in which `find` saw nothing of use, if another source reads it.
     """
 
     kind: str
     about: str
     find: Callable[[Path], list[RankFiles]]
     read: Callable[[RankFiles, Findings], Profile]
+    passed_over: Callable[[Path], Sequence[str]] = lambda path: ()

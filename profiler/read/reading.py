@@ -80,6 +80,8 @@ class _Reading:
         kind, files = place.source.kind, place.files
         findings = Findings(root=files.path if files.path.is_dir() else files.path.parent)
         where = self._where(files.path)
+        for line in place.told:
+            findings.warn(line)
         number = None if (said := _said(files)) is None else self._number(said, where)
         try:
             profile = place.source.read(files, findings)

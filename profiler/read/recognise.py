@@ -24,10 +24,11 @@ MAX_LEVELS = 16
 
 @dataclass(frozen=True)
 class Place:
-    """One rank and the source that knows it."""
+    """One rank and the source that knows it. `told`: what sources asked before say of the place."""
 
     source: Source
     files: RankFiles
+    told: tuple[str, ...] = ()
 
 
 @dataclass
@@ -45,8 +46,8 @@ class Found:
     holders: set[Path] = field(default_factory=set)
     """Folders that those lie in: other files there are no further profiles."""
 
-    def note(self, source: Source, ranks: Sequence[RankFiles]) -> None:
-        self.places += [Place(source, files) for files in ranks]
+    def note(self, source: Source, ranks: Sequence[RankFiles], told: Sequence[str]) -> None:
+        self.places += [Place(source, files, tuple(told)) for files in ranks]
         self.owned.update(files.path for files in ranks)
         self.holders.update(files.path.parent for files in ranks)
 
@@ -64,9 +65,11 @@ def recognise(root: Path, sources: Sequence[Source], skip: Path | None = None) -
 
 def _ask(path: Path, sources: Sequence[Source], found: Found) -> None:
     """Notes the ranks that the first source which knows the place finds there."""
+    told: list[str] = []
     for source in sources:
         try:
             ranks = source.find(path)
+            told += source.passed_over(path) if not ranks else ()
         except UnreadableError as error:
             found.refused.append((path, source.kind, str(error)))
             return
@@ -76,7 +79,7 @@ def _ask(path: Path, sources: Sequence[Source], found: Found) -> None:
             found.warnings.append(f"{path.name}: {fault(error, source.kind)}")
             continue
         if ranks:
-            found.note(source, ranks)
+            found.note(source, ranks, told)
             return
     if path.is_file() and layers.is_layers(path):
         found.layers.append(path)

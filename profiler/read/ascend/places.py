@@ -12,6 +12,8 @@ from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles
 
 NAMED = re.compile(r"(?:ascend_(?:pytorch|mindspore)_profiler(?:_(\d+))?|msprof_(\d+))\.db")
+TEXT = re.compile(r"(?:kernel_details|op_summary|operator_memory|memory_record).*\.csv")
+"""Names of tables that are read as text where a database is broken."""
 RANK_DIGITS = 6
 """A longer number in a file's name is a time."""
 MAX_RANKS = 4096
@@ -23,6 +25,21 @@ def find(path: Path) -> list[RankFiles]:
         return _ranks_in(path, path) if _is_profile(path) or NAMED.fullmatch(path.name) else []
     databases = _databases(path)
     return [rank for db in databases for rank in _ranks_in(db, path if len(databases) == 1 else db)]
+
+
+def passed_over(path: Path) -> list[str]:
+    """Of a profiler's folder, what is to be said of its databases if another kind of file in it is read instead."""
+    if not path.is_dir():
+        return []
+    said = []
+    for _, database in _named(path):
+        try:
+            with SqliteFile(database, Findings(path)) as file:
+                lack = file.lack("STRING_IDS") or "neither kernels nor memory in it"
+                said.append(f"{file.name} is not read: {lack}")
+        except UnreadableError as error:
+            said.append(f"a database is not read: {error}")
+    return said
 
 
 def database_of(path: Path, findings: Findings) -> Path:
@@ -47,6 +64,19 @@ def device_of(file: SqliteFile, rank: int | None) -> int | None:
 def _devices(file: SqliteFile) -> list[int]:
     """Devices that did something; NPU_INFO lists all of the machine's."""
     return file.read("TASK", DEVICE_OF_TASK)["device"].drop_nulls().unique().to_list()
+
+
+def has_map(database: Path) -> bool:
+    """Whether the database itself says whose ranks it holds."""
+    try:
+        with SqliteFile(database, Findings(database.parent)) as file:
+            return bool(_mapped(file))
+    except UnreadableError:
+        return False
+
+
+def _mapped(file: SqliteFile) -> list[int]:
+    return [r for r in file.read("RANK_DEVICE_MAP", RANKS)["rank"].drop_nulls().unique() if 0 <= r < 2**31]
 
 
 def folder_of(database: Path) -> Path:
@@ -84,12 +114,8 @@ def _databases(folder: Path) -> list[Path]:
 
     One that does not open counts, so that its rank is missed, unless the folder has the same as text.
     """
-    inner = folder / OUTPUT if (folder / OUTPUT).is_dir() else folder
-    try:
-        named = sorted((m[2] or "", p) for p in inner.iterdir() if (m := NAMED.fullmatch(p.name)) and p.is_file())
-        text = (inner / "kernel_details.csv").exists()
-    except OSError:
-        return []
+    named = _named(folder)
+    text = bool(named) and any(TEXT.fullmatch(beside.name) for beside in named[0][1].parent.iterdir())
     found = [(stamp, path) for stamp, path in named if _is_profile(path) or (not text and not _opens(path))]
     framework = [path for stamp, path in found if not stamp]
     exports = [path for stamp, path in found if len(stamp) > RANK_DIGITS]
@@ -97,12 +123,21 @@ def _databases(folder: Path) -> list[Path]:
     return framework or devices or exports[-1:]
 
 
+def _named(folder: Path) -> list[tuple[str, Path]]:
+    """Files that are called like databases of a profile, with the time or rank in msprof's names."""
+    inner = folder / OUTPUT if (folder / OUTPUT).is_dir() else folder
+    try:
+        return sorted((m[2] or "", p) for p in inner.iterdir() if (m := NAMED.fullmatch(p.name)) and p.is_file())
+    except OSError:
+        return []
+
+
 def _ranks_in(database: Path, place: Path) -> list[RankFiles]:
     """By the database's own map; else its devices, where it has several; else the folder's name for it, or its own."""
     ranks: list[int] = []
     try:
         with SqliteFile(database, Findings(database.parent)) as file:
-            ranks = [r for r in file.read("RANK_DEVICE_MAP", RANKS)["rank"].drop_nulls().unique() if 0 <= r < 2**31]
+            ranks = _mapped(file)
             if not ranks and len(devices := _devices(file)) > 1:
                 ranks = [device for device in devices if 0 <= device < 2**31]
     except UnreadableError:

@@ -26,6 +26,7 @@ from urllib.parse import quote
 import polars as pl
 
 from profiler.read.findings import Findings, UnreadableError
+from profiler.read.labels import label
 
 MAGIC = b"SQLite format 3\x00"
 DEADLINE_S = 120.0
@@ -48,6 +49,8 @@ _WRONG_TEXT = "\x00"
 
 _BROKEN = (sqlite3.Error, UnicodeDecodeError)
 """What sqlite raises of a broken file; the second where its own message quotes bytes of the file."""
+
+_AGAIN = "copy it again from where it was written, or export the profile again"
 
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: 64 << 20,
@@ -81,6 +84,11 @@ Columns = Mapping[str, tuple[Kind, tuple[str, ...]]]
 """Name in the frame -> type, and the names that the column has had in files."""
 
 
+def _first(error: Exception) -> str:
+    """What sqlite says, which may quote the file, in one short line."""
+    return label(str(error)) or type(error).__name__
+
+
 def is_sqlite(path: Path) -> bool:
     """Whether a regular file begins as sqlite's do."""
     try:
@@ -101,21 +109,22 @@ class SqliteFile:
         self.findings = findings
         self.name = findings.name(path)
         if not is_sqlite(path):
-            raise UnreadableError(f"{self.name} is no sqlite file: it does not begin with {MAGIC[:15]!r}")
+            raise UnreadableError(f"{self.name} is no sqlite file: it does not begin with {MAGIC[:15]!r} ({_AGAIN})")
         self._warn_of_unfinished_writes()
         self._texts = 0
         self._most_rows = min(MAX_ROWS, path.stat().st_size // LEAST_ROW)
         self._deadline = time.monotonic() + SCHEMA_S
         self._tables: dict[str, frozenset[str]] = {}
+        self._others: set[str] = set()
         try:
             self._connection = self._open()
         except _BROKEN as error:
-            raise UnreadableError(f"{self.name} cannot be opened: {error}") from error
+            raise UnreadableError(f"{self.name} cannot be opened: {_first(error)} ({_AGAIN})") from error
         try:
             self._ordinary = self._ordinary_tables()
         except _BROKEN as error:
             self.close()
-            raise UnreadableError(f"{self.name} has a broken schema: {error}") from error
+            raise UnreadableError(f"{self.name} has a broken schema: {_first(error)} ({_AGAIN})") from error
         self._deadline = time.monotonic() + DEADLINE_S
         self._connection.set_progress_handler(self._is_late, _STEPS_BETWEEN_LOOKS)
 
@@ -138,11 +147,18 @@ class SqliteFile:
             try:
                 rows = self._connection.execute(f'PRAGMA table_xinfo("{table}")').fetchall()
             except _BROKEN as error:
-                raise UnreadableError(f"{self.name}: table {table} cannot be read: {error}") from error
+                said = f"{self.name}: table {table} cannot be read: {_first(error)}"
+                raise UnreadableError(f"{said} ({_AGAIN})") from error
             if made := [row[1] for row in rows if row[6]]:
                 self.findings.warn(f"{self.name}: {len(made)} generated columns of {table} are not read")
             self._tables[table] = frozenset(str(row[1]) for row in rows if not row[6])
         return self._tables[table]
+
+    def lack(self, table: str) -> str | None:
+        """In words, that there is no such table to read; None if there is."""
+        if self.columns(table):
+            return None
+        return f"{table} is no ordinary table" if table.lower() in self._others else f"no table {table}"
 
     def has(self, table: str, columns: Columns, *names: str) -> bool:
         """Whether the table has, under one of their names, these of the columns (all of them by default)."""
@@ -176,7 +192,7 @@ class SqliteFile:
         except _BROKEN as error:
             if self._is_late():
                 raise UnreadableError(f"{self.name}: reading took more than {DEADLINE_S:.0f} s") from error
-            self.findings.warn(f"{self.name}: table {table} breaks off after {rows} rows: {error}")
+            self.findings.warn(f"{self.name}: table {table} breaks off after {rows} rows: {_first(error)}")
             self.findings.lacks(f"rows of {table} beyond the {rows} that can be read")
         return self._counted(table, pl.concat(frames))
 
@@ -226,6 +242,8 @@ class SqliteFile:
             statement = _TABLE.match(sql) if known else None
             if kind == "table" and page > 1 and statement and statement[1].lower() == name.lower():
                 ordinary.add(name.lower())
+            elif isinstance(name, str):
+                self._others.add(name.lower())
         return frozenset(ordinary)
 
     def _warn_of_unfinished_writes(self) -> None:
