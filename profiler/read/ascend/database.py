@@ -24,14 +24,15 @@ name. Facts: PROFILE_FORMATS, A.7; msprof's reference of its exports. The file i
 
 from __future__ import annotations
 
+import statistics
 from pathlib import Path
 
 import msgspec
 import polars as pl
 
 from hyperopt.profile import Profile
-from profiler.read.ascend.folder import StepTimes, origin_of, stage_in, stage_of, steps_of
-from profiler.read.ascend.places import database_of, device_of, find, folder_of
+from profiler.read.ascend.folder import StepTimes, computing_us, origin_of, stage_in, stage_of, steps_of, unsaid_rank
+from profiler.read.ascend.places import database_of, device_of, find, folder_of, has_map, passed_over
 from profiler.read.ascend.schema import (
     ALLOCATIONS,
     CALLS,
@@ -65,6 +66,13 @@ AWAY = "times weeks away from the others"
 MOST_BYTES = 2**43
 """More than any device has; sums of it still fit into a profile."""
 NO_CONNECTION = 2**32 - 1
+LACKS = {
+    "STRING_IDS": "names of all, and kernels, which are known by theirs",
+    "TASK": "kernels that compute",
+    "COMPUTE_TASK_INFO": "names and shapes of kernels",
+    "OP_MEMORY": "allocations of the framework",
+}
+"""Main tables, and what a rank has to do without where they have nothing of it."""
 SHAPES = ("inputs", "input_types", "outputs", "output_types")
 COMPUTING = "KERNEL_|AI_CORE|AI_VECTOR_CORE|AI_CPU|MIX_AIC|MIX_AIV|DSA_SQE"
 """Types of tasks that are kernels, where nothing else says so."""
@@ -72,28 +80,36 @@ COMPUTING = "KERNEL_|AI_CORE|AI_VECTOR_CORE|AI_CPU|MIX_AIC|MIX_AIV|DSA_SQE"
 
 def read(files: RankFiles, findings: Findings) -> Profile:
     """The rank's profile. Raises `UnreadableError` where there are neither kernels nor memory, or no database."""
-    return profile_of(events_of(files, findings), findings)
-
-
-SOURCE = Source("ascend_db", "Ascend profiler export as sqlite (torch_npu, MindSpore, msprof)", find, read)
-
-
-def events_of(files: RankFiles, findings: Findings) -> Events:
-    """What the database says of one rank, before kernels and blocks are joined. Raises `UnreadableError`."""
     database = database_of(files.path, findings)
+    if not has_map(database) and (told := unsaid_rank(folder_of(database), files.rank)):
+        findings.warn(told)
     times = _step_times(database, findings)
-    if times:
-        findings.computing_us = sum(row["computing"] for row in times.values()) / len(times)
+    if times:  # all that is known of a rank whose profile then fails, or has no kernels
+        findings.computing_us = statistics.median(row["computing"] for row in times.values())
+    events = events_of(database, files, times, findings)
+    profile = profile_of(events, findings)
+    if events.kernels.height:
+        findings.computing_us = computing_us(profile, events.kernels, times)
+    return profile
+
+
+SOURCE = Source("ascend_db", "Ascend profiler export as sqlite (torch_npu, MindSpore, msprof)", find, read, passed_over)
+
+
+def events_of(database: Path, files: RankFiles, times: StepTimes, findings: Findings) -> Events:
+    """What the database says of one rank, before kernels and blocks are joined. Raises `UnreadableError`."""
     with SqliteFile(database, findings) as file:
         rank = _Rank(file, files, findings)
         findings.stage = rank.stage()
         kernels = rank.kernels()
         pools = rank.pools()
+        rank.tell_missing()
         memory = rank.memory(pools)
         if not kernels.height and memory.peak_bytes is None:
+            why = "; ".join(rank.missing.values()) or "no row can be used"
             raise UnreadableError(
-                f"{findings.name(database)} has neither kernels (TASK, COMPUTE_TASK_INFO, COMMUNICATION_OP) nor "
-                "memory (OP_MEMORY, MEMORY_RECORD) of this rank; profile it again, or export it as text"
+                f"{findings.name(database)} has neither kernels (TASK, COMPUTE_TASK_INFO, COMMUNICATION_OP) nor memory "
+                f"(OP_MEMORY, MEMORY_RECORD) of this rank: {why} (profile it again, or export it as text)"
             )
         blocks = pl.concat([pool.blocks for pool in pools]).sort("allocated") if pools else no_blocks()
         return Events(rank.origin(), kernels, blocks, memory, steps_of(kernels, times))
@@ -107,13 +123,29 @@ class _Rank:
         self.files = files
         self.findings = findings
         self.device = device_of(file, files.rank)
-        strings = file.read("STRING_IDS", STRINGS).drop_nulls().unique("id", keep="first", maintain_order=True)
+        self.missing: dict[str, str] = {}
+        """Main tables without a row of this rank -> that in words."""
+        strings = self.main("STRING_IDS", STRINGS).drop_nulls().unique("id", keep="first", maintain_order=True)
         self.strings = strings.select("id", pl.col("value").str.strip_chars(" \t\r\n"))
 
     def rows(self, table: str, columns: Columns) -> pl.DataFrame:
         """Rows of a table that are this device's, where the database holds several."""
         rows = self.file.read(table, columns)
         return rows.filter(pl.col("device") == self.device) if self.device is not None else rows
+
+    def main(self, table: str, columns: Columns) -> pl.DataFrame:
+        """As `rows`, of a table that a whole profile has."""
+        rows = self.rows(table, columns) if "device" in columns else self.file.read(table, columns)
+        if not rows.height:
+            mine = "" if self.device is None else f" of device {self.device}"
+            self.missing[table] = self.file.lack(table) or f"no rows{mine} in {table}"
+        return rows
+
+    def tell_missing(self) -> None:
+        """What the rank must do without, by the tables that have nothing of it."""
+        for table, what in LACKS.items():
+            if why := self.missing.get(table):
+                self.findings.lacks(f"{what}: {why}")
 
     def named(self, rows: pl.DataFrame, *columns: str) -> pl.DataFrame:
         """The rows with names for ids; null where the name says nothing."""
@@ -140,7 +172,7 @@ class _Rank:
         return found.with_columns(texts).select(pl.col(name).cast(kind) for name, kind in KERNELS.items())
 
     def pools(self) -> list[Pool]:
-        rows = self.rows("OP_MEMORY", ALLOCATIONS)
+        rows = self.main("OP_MEMORY", ALLOCATIONS)
         rows = self.named(rows, "name").with_columns(
             # The graph engine counts neither active memory nor streams, and its names have no namespace.
             graph_engine=pl.col("active").is_null()
@@ -149,7 +181,10 @@ class _Rank:
         )
         rows = rows.drop("active", "pool_stream", "device")
         if not rows["graph_engine"].any():
-            rows = pl.concat([rows, self._engine()], how="diagonal")
+            engine_rows = self._engine()
+            if engine_rows.height and self.file.path.name.startswith("msprof"):
+                self.missing.pop("OP_MEMORY", None)  # msprof knows the graph engine's alone
+            rows = pl.concat([rows, engine_rows], how="diagonal")
         lived = pl.col("freed") - pl.col("allocated")
         for bad, what in (
             (pl.col("allocated").is_null(), "no allocation time"),
@@ -204,9 +239,9 @@ class _Rank:
             return {}
 
     def _computing(self) -> pl.DataFrame:
-        tasks = self.rows("TASK", TASKS).drop_nulls(["start", "end"]).drop("device")
+        tasks = self.main("TASK", TASKS).drop_nulls(["start", "end"]).drop("device")
         # A task without information is no kernel: a copy, an event, the second half of a mixed kernel.
-        info = self.file.read("COMPUTE_TASK_INFO", KERNEL_INFO).drop_nulls("task").unique("task", keep="first")
+        info = self.main("COMPUTE_TASK_INFO", KERNEL_INFO).drop_nulls("task").unique("task", keep="first")
         if not info.height:
             rows = self._unnamed(tasks)
         else:
@@ -220,8 +255,6 @@ class _Rank:
         parts = self.file.read("COMMUNICATION_TASK_INFO", PARTS)
         rows = self.named(tasks.join(parts, on="task", how="anti", maintain_order="left").drop("task"), "kind")
         rows = rows.filter(pl.col("kind").str.contains(COMPUTING).fill_null(False)).rename({"kind": "name"})
-        if rows.height:
-            self.findings.lacks("names and shapes of kernels (no table COMPUTE_TASK_INFO)")
         return rows.with_columns(pl.lit(None, pl.String).alias(column) for column in ("type", *SHAPES))
 
     def _communicating(self) -> pl.DataFrame:

@@ -18,6 +18,8 @@ from typing import Any
 
 import polars as pl
 
+from hyperopt.profile import Profile
+from profiler.read.labels import label
 from profiler.read.timeline.events import Origin, Step
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
@@ -49,15 +51,35 @@ def infos(folder: Path) -> list[Path]:
 
 def rank_of(folder: Path, otherwise: int | None = None) -> int | None:
     """The rank by its file, else `otherwise`, else by the folder's name, else None."""
+    return _rank_and_place(folder, otherwise)[0]
+
+
+def unsaid_rank(folder: Path, number: int | None) -> str | None:
+    """A warning, where there is a file for the rank and it does not say one: `number` was taken (None: the next free
+    one is)."""
+    found, place = _rank_and_place(folder, None)
+    files = infos(folder)
+    if place == "rank_id" or not files:
+        return None
+    said = json_of(files[0]).get("rank_id")
+    what = "no rank_id that reads" if said is None else f"rank_id {label(str(said))[:40]!r}, which is no rank"
+    where = f", from {place}" if found is not None and found == number else ""
+    taken = "the next free number is taken" if number is None else f"{number} is taken{where}"
+    return f"{files[0].name} has {what}: the rank is not known from it, {taken}"
+
+
+def _rank_and_place(folder: Path, otherwise: int | None) -> tuple[int | None, str]:
+    """The rank, and what says so ("" where none does)."""
     for info in infos(folder):
         said = str(json_of(info).get("rank_id", ""))
-        number = said if _is_rank(said) else next(iter(re.findall(r"\d+", info.name)), "")
-        if _is_rank(number):
-            return int(number)
+        if _is_rank(said):
+            return int(said), "rank_id"
+        if _is_rank(number := next(iter(re.findall(r"\d+", info.name)), "")):
+            return int(number), "the file's name"
     if otherwise is not None:
-        return otherwise
+        return otherwise, ""
     named = re.search(r"rank_?(\d{1,9})(?!\d)", folder.name)
-    return int(named[1]) if named else None
+    return (int(named[1]), "the folder's name") if named else (None, "")
 
 
 def origin_of(
@@ -114,14 +136,24 @@ def steps_of(kernels: pl.DataFrame, times: Mapping[int | None, Mapping[str, floa
         return ()
     ends = (pl.col("start") + pl.col("duration")).max().alias("end")
     spans = kernels.drop_nulls("step").group_by("step").agg(pl.col("start").min(), ends).sort("step")
-    if not spans.height:
+    marked = spans.height > 0
+    if not marked:
         whole = kernels.select(pl.col("start").min(), ends).row(0)
         spans = pl.DataFrame({"step": [0], "start": [whole[0]], "end": [whole[1]]})
     found = []
     for number, start, end in spans.iter_rows():
-        said = times.get(number) or (times.get(None) if spans.height == 1 else None)
+        said = (times.get(number) if marked else None) or (times.get(None) if spans.height == 1 else None)
         found.append(Step(int(number), start, end, sum(said.values()) if said else (end - start) / 1e3))
     return tuple(found)
+
+
+def computing_us(profile: Profile, kernels: pl.DataFrame, times: StepTimes) -> float | None:
+    """Computing time of the profile's own step, as the step trace says it; None where it has no row of that step.
+    Kernels (columns `KERNELS`) without any mark are of the step that the trace does not number."""
+    numbered = kernels["step"].null_count() < kernels.height
+    said = times.get(profile.run.step) if numbered else None
+    said = said or (times.get(None) if len(times) == 1 else None)
+    return said["computing"] if said else None
 
 
 def _is_rank(text: str) -> bool:

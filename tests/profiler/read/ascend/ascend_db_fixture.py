@@ -79,7 +79,7 @@ def write(run: Run, path: Path, database: Database) -> None:
     rows = _rows(run, database)
     make(path, rows)
     times = [(str(step), *_step_trace(run, step)) for step in run.steps]
-    make(path.with_name("analysis.db"), {"StepTraceTime": times}, {"StepTraceTime": _STEP_TRACE})
+    make(path.with_name("analysis.db"), {"StepTraceTime": times}, {"StepTraceTime": STEP_TRACE})
     if database.studio:
         with closing(sqlite3.connect(path)) as connection, connection:
             connection.execute("ALTER TABLE TASK ADD COLUMN depth INTEGER")
@@ -103,7 +103,7 @@ def make(path: Path, rows: Mapping[str, Sequence[tuple[object, ...]]], schema: M
                 connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values[0]))})", values)
 
 
-_STEP_TRACE = (
+STEP_TRACE = (
     "step TEXT, computing NUMERIC, communication_not_overlapped NUMERIC, overlapped NUMERIC, communication NUMERIC, "
     "free NUMERIC, stage NUMERIC, bubble NUMERIC, communication_not_overlapped_and_exclude_receive NUMERIC, "
     "preparing NUMERIC"

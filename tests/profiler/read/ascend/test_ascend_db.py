@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from profiler.read.ascend import database
+from profiler.read.ascend import database, places
 from profiler.read.ascend.places import find
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles
@@ -22,7 +22,11 @@ from tests.profiler.read.ascend.ascend_run import KIB, MIB, T0
 
 def events(folder: Path, findings: Findings | None = None) -> Events:
     (files,) = find(folder)
-    return database.events_of(files, findings or Findings(folder))
+    return of_files(files, findings or Findings(folder))
+
+
+def of_files(files: RankFiles, findings: Findings) -> Events:
+    return database.events_of(places.database_of(files.path, findings), files, {}, findings)
 
 
 def database_of(folder: Path) -> Path:
@@ -310,7 +314,7 @@ def test_several_ranks_in_one_database(tmp_path: Path) -> None:
         "UPDATE TASK SET deviceId = 9 WHERE globalTaskId = 2",
     )
     assert find(path.parent) == [RankFiles(path, 0), RankFiles(path, 1)]
-    first, second = (database.events_of(files, Findings(tmp_path)) for files in find(path.parent))
+    first, second = (of_files(files, Findings(tmp_path)) for files in find(path.parent))
     assert first.kernels["name"].to_list() == ["Mul1", "hcom_send__1"]
     assert second.kernels["name"].to_list() == ["Mul2"]
     assert (second.origin.rank, second.origin.device) == (1, "Ascend910C")
@@ -340,7 +344,7 @@ def test_a_database_under_another_name(tmp_path: Path) -> None:
     folder = write_db(small(), tmp_path / "a_ascend_pt")
     path = database_of(folder).rename(tmp_path / "event_0.dat")
     assert find(path) == [RankFiles(path, 2)]
-    assert database.events_of(RankFiles(path, 2), Findings(tmp_path)).kernels.height == 3
+    assert of_files(RankFiles(path, 2), Findings(tmp_path)).kernels.height == 3
 
 
 @pytest.mark.parametrize("name", ["analysis.db", "memscope_dump.db", "notes.db", "kernel_details.csv"])
@@ -360,13 +364,6 @@ def test_a_broken_database_is_found_and_refused(tmp_path: Path) -> None:
     assert files == RankFiles(folder, 2)
     with pytest.raises(UnreadableError, match="is no sqlite file"):
         database.read(files, Findings(folder))
-
-
-def test_a_broken_database_beside_text_is_left_to_the_text(tmp_path: Path) -> None:
-    folder = write_db(small(), tmp_path / "a_ascend_pt")
-    database_of(folder).write_bytes(b"")
-    (folder / OUTPUT / "kernel_details.csv").write_text("Name\n")
-    assert find(folder) == []
 
 
 def test_mindspore(tmp_path: Path) -> None:
@@ -395,9 +392,3 @@ def test_the_pipeline_stage_is_the_ranks_place_in_its_group(tmp_path: Path) -> N
     findings = Findings(folder)
     events(folder, findings)
     assert findings.stage == 1
-
-
-def test_computing_time_is_told(tmp_path: Path) -> None:
-    findings = Findings(tmp_path)
-    events(write_db(small(), tmp_path / "a_ascend_pt"), findings)
-    assert findings.computing_us == pytest.approx(20.0)
