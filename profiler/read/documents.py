@@ -51,7 +51,8 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     try:
         profile, warnings = profiles.load(files.path.read_bytes())
     except DocumentError as error:
-        raise UnreadableError(f"{files.path.name}: {error}") from error
+        deep = isinstance(error.__cause__, RecursionError)
+        raise UnreadableError(f"{files.path.name}: {'brackets are nested too deeply' if deep else error}") from error
     for warning in warnings:
         findings.warn(warning)
     return profile

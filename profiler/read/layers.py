@@ -131,6 +131,8 @@ def load(path: Path) -> LayerModel:
         if isinstance(error, UnreadableError):
             raise
         first = str(error).partition("\n")[0][:200]
+        if isinstance(error, RecursionError):
+            first = "brackets are nested too deeply"
         raise UnreadableError(f"{path.name} is no {path.suffix[1:]}: {first}") from error
 
 

@@ -27,6 +27,8 @@ MIXED, UNKNOWN = "mixed", "unknown"
 
 REMEDY = "give the profiler's own folder, or an archive of it: docs/reference/readers/index.md lists what is understood"
 
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
 TOLD_CLASHES = 20
 TOLD_LEFT_OVER = 8
 MAX_RANK = 2**31 - 1
@@ -45,15 +47,13 @@ def read_folder(root: Path, output: Path | None, path: str, name: str, sources: 
     warnings = [*found.warnings, *job.warnings()]
     if compared is not None and (line := told(compared)):
         warnings.append(line)
-    if output is not None and (left := _left_over(output, ranks)):
-        warnings.append(left)
     kinds = sorted({rank.kind for rank in ranks} | ({layers.KIND} if described and not ranks else set()))
     if len(kinds) > 1:
         warnings.append(f"ranks of several kinds: {', '.join(kinds)}")
     if not kinds:
-        inside = _archives(root)
-        remedy = f"it holds archives: unpack {', '.join(inside)}, or give one of them" if inside else REMEDY
-        warnings.append(f"no kind of profile was recognised in {Path(path).name or path} ({remedy})")
+        warnings.append(f"no kind of profile was recognised in {Path(path).name or path} ({_remedy(root)})")
+    if output is not None and (left := _left_over(output, ranks)):
+        warnings.append(left)
     return Manifest(
         path=entries.clean(path),
         kind=MIXED if len(kinds) > 1 else kinds[0] if kinds else UNKNOWN,
@@ -176,12 +176,31 @@ def _left_over(output: Path, ranks: Sequence[Rank]) -> str | None:
     return f"profiles of an earlier reading stay in {output.name}: {shown} (remove them, or give another folder)"
 
 
-def _archives(root: Path) -> list[str]:
-    """Names of some archives in a folder, which are not unpacked there."""
-    if not root.is_dir():
-        return []
-    files = (path for path in islice(root.rglob("*"), 1000) if path.is_file() and not path.is_symlink())
-    return [entries.clean(path.name) for path in islice(filter(is_archive, files), 3)]
+def _remedy(root: Path) -> str:
+    """What would help where nothing was recognised: by what lies there."""
+    if root.is_file() and not _begins(root):
+        return "the file is empty: export the profile again"
+    files = [root] if root.is_file() else islice(root.rglob("*"), 1000)
+    files = [path for path in files if path.is_file() and not path.is_symlink()]
+    for remedy, fits in (
+        ("it holds archives: unpack {}, or give one of them", is_archive),
+        ("it is UTF-16 and no UTF-8: convert {}", lambda path: _begins(path).startswith(UTF_16)),
+        (
+            "brackets are nested too deeply in {}: no profiler writes such",
+            lambda path: set(_begins(path)) == {ord("[")},
+        ),
+    ):
+        if found := [entries.clean(path.name) for path in islice(filter(fits, files), 3)]:
+            return remedy.format(", ".join(found))
+    return REMEDY
+
+
+def _begins(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(64)
+    except OSError:
+        return b"?"
 
 
 def _said(files: RankFiles) -> int | None:

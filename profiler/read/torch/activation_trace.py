@@ -39,7 +39,8 @@ LARGEST = 2**53
 LARGEST_ID = 2**31
 MAX_STEP_MS = 1e12
 
-HEADER = ("storage_sizes", "retained_sids", "memory_limit_bytes", "d2h_bandwidth_gbps", "h2d_bandwidth_gbps")
+BANDWIDTHS = ("d2h_bandwidth_gbps", "h2d_bandwidth_gbps")
+HEADER = ("accesses", "storage_sizes", "retained_sids", "memory_limit_bytes", *BANDWIDTHS)
 
 
 def find(path: Path) -> list[RankFiles]:
@@ -60,8 +61,14 @@ def read(files: RankFiles, findings: Findings) -> Profile:
     ops = [element if isinstance(element, dict) else {} for element in stream.elements("ops")]
     header = stream.header
     if not ops:
-        raise UnreadableError(f"{files.path.name} has no operators (ops)")
-    sizes = _sizes(header.get("storage_sizes"), files.path, findings)
+        raise stream.but("operators (ops)")
+    if not isinstance(header.get("storage_sizes"), dict):
+        raise stream.but("storage_sizes, without which nothing can be planned")
+    beside = header.get("accesses")
+    if beside:
+        findings.lacks("accesses that stand beside the ops: only those inside each op are read")
+        findings.drop(files.path, "accesses beside the ops", len(beside) if isinstance(beside, list | dict) else 1)
+    sizes = _sizes(header["storage_sizes"], files.path, findings)
     operators = _operators(ops, sizes, files.path, findings)
     retained = _retained(header.get("retained_sids"), sizes)
     storages = _storages(operators, sizes, retained, findings)
@@ -108,9 +115,7 @@ def _id(value: object) -> int | None:
     return value if type(value) is int and 0 <= value <= LARGEST_ID else None
 
 
-def _sizes(given: object, path: Path, findings: Findings) -> dict[int, int]:
-    if not isinstance(given, dict):
-        raise UnreadableError(f"{path.name} has no storage_sizes: without bytes nothing can be planned")
+def _sizes(given: dict[str, Any], path: Path, findings: Findings) -> dict[int, int]:
     sizes: dict[int, int] = {}
     for key, value in given.items():
         id = _id(key)

@@ -104,6 +104,8 @@ def _from_json(path: Path, findings: Findings) -> list[Node]:
     stream = JsonStream(path, findings)
     found = [from_json(element) if isinstance(element, dict) else None for element in stream.elements("nodes")]
     nodes = [node for node in found if node is not None]
+    if not nodes and stream.damage:
+        raise stream.but("nodes that can be read")
     findings.drop(path, "nodes without a number or a name", len(found) - len(nodes))
     return nodes
 

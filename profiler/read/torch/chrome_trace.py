@@ -86,6 +86,8 @@ def events_of(files: RankFiles, findings: Findings) -> Events:
     trace.finish()
     for why, count in sorted(trace.dropped.items()):
         findings.drop(path, why, count)
+    if stream.damage and not trace.spans["what"]:
+        raise stream.but("spans that can be read")
     spans = trace.frame()
     kernels = _kernels(spans, trace, path, findings)
     epoch = nanoseconds(stream.header.get("baseTimeNanoseconds", 0), 1) or 0

@@ -27,6 +27,8 @@ from profiler.read.findings import Findings, UnreadableError
 MAX_ELEMENT = 16 << 20
 """Characters of one element of the list, or of one value beside it. Events have hundreds, with stacks thousands."""
 
+TOO_LARGE = "an element has more than {:,} characters"
+
 MAX_TEXT = 64 << 30
 """Characters in all. A compressed file of a few megabytes can say so much."""
 
@@ -56,12 +58,14 @@ class JsonStream:
     """The JSON text in the file at `path` (plain or gzip).
 
     `elements(key)` yields what the outermost list holds, or the list under `key` of the outermost object. `header`:
-    the values of that object under the keys to `keep`, as far as they have been passed.
+    the values of that object under the keys to `keep`, as far as they have been passed. `damage`: why the reading
+    ended early, if it did.
     """
 
     def __init__(self, path: Path, findings: Findings, keep: Collection[str] = ()) -> None:
         self.path, self.findings, self.keep = path, findings, keep
         self.header: dict[str, Any] = {}
+        self.damage = ""
         self._decode = json.JSONDecoder(parse_float=str, parse_constant=str).raw_decode
         self._text, self._at, self._read, self._ended = "", 0, 0, False
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")("replace")
@@ -78,11 +82,15 @@ class JsonStream:
                     count += 1
                     yield element
             except Damaged as error:
-                place = self._read - len(self._text) + self._at
+                self.damage = f"{error}, at character {self._read - len(self._text) + self._at:,}"
                 self.findings.warn(
-                    f"{self.findings.name(self.path)}: {error}, at character {place:,}; "
-                    f"the {count:,} elements before are read"
+                    f"{self.findings.name(self.path)}: {self.damage}; the {count:,} elements before are read"
                 )
+
+    def but(self, without: str) -> UnreadableError:
+        """What to raise where the text is of no use: it is `without` something, and that is why if it is damaged."""
+        why = f": {self.damage}" if self.damage else ""
+        return UnreadableError(f"{self.path.name} has no {without}{why}")
 
     def _outermost(self, key: str) -> Iterator[Any]:
         first = self._next()
@@ -142,6 +150,8 @@ class JsonStream:
                 # A number at the end of what is read may go on: "12" with "3", "0." with "5", "1e" with "-3".
                 rest = _NUMBER.match(self._text, end)
                 if self._ended or (rest is not None and rest.end() < len(self._text)):
+                    if end - self._at > MAX_ELEMENT:
+                        raise Damaged(TOO_LARGE.format(MAX_ELEMENT))
                     self._at = end
                     return value
             except json.JSONDecodeError as error:
@@ -151,7 +161,7 @@ class JsonStream:
             except ValueError:
                 raise Damaged("a number has thousands of digits") from None
             if len(self._text) - self._at > MAX_ELEMENT:
-                raise Damaged(f"an element has more than {MAX_ELEMENT:,} characters{fault}")
+                raise Damaged(TOO_LARGE.format(MAX_ELEMENT) + fault)
             if not self._more(size):
                 raise Damaged(f"the file ends in the middle{fault}")
             size *= 2

@@ -243,6 +243,17 @@ def test_an_archive_in_a_folder_is_not_unpacked_but_told(tmp_path: Path) -> None
     assert "it holds archives: unpack rank.zip, or give one of them" in manifest.refusal
 
 
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [('{"traceEvents": []}'.encode("utf-16"), "it is UTF-16 and no UTF-8: convert t.json"), (b"", "the file is empty")],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, content: bytes, words: str, whole: bool) -> None:
+    (tmp_path / "t.json").write_bytes(content)
+    refusal = read(tmp_path if whole else tmp_path / "t.json").refusal
+    assert (words in refusal) == (bool(content) or not whole), "an empty file in a folder says nothing of the others"
+
+
 def test_profiles_written_before_are_not_read_as_ranks(tmp_path: Path) -> None:
     run = write_pipeline(tmp_path / "run")
     first = read(run, run / "out")

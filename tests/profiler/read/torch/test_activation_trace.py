@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import profiler.read
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
 from profiler.read.findings import Findings, UnreadableError
@@ -170,3 +171,12 @@ def test_any_trace_gives_a_profile_that_replays_or_an_error(
     assert len(profile.operators) == len(ops)
     assert profile.measured is not None
     assert replay(profile, hbm_bytes=2**60).step_us == pytest.approx(profile.measured.step_us, abs=0.01)
+
+
+def test_accesses_beside_the_ops_are_not_left_out_silently(tmp_path: Path) -> None:
+    given = trace()
+    beside = [access for op in given["ops"] for access in op.pop("accesses")]
+    (rank,) = profiler.read.read(written(tmp_path, {**given, "accesses": beside})).ranks
+    assert rank.status == "degraded" and "accesses that stand beside the ops" in rank.reason
+    assert [(d.why, d.rows) for d in rank.dropped] == [("accesses beside the ops", 7)]
+    assert read(tmp_path, trace(accesses=[]))[1].missing == []

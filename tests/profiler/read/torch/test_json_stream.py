@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from profiler.read import read
 from profiler.read.findings import Findings
 from profiler.read.torch import json_stream
 from profiler.read.torch.json_stream import JsonStream
@@ -33,6 +34,52 @@ def test_hostile_json_ends_the_reading(tmp_path: Path, text: bytes, says: str, m
     (tmp_path / "t.json").write_bytes(text)
     assert list(JsonStream(tmp_path / "t.json", findings).elements("traceEvents")) == [{"ph": "X"}]
     assert says in findings.warnings[0]
+
+
+@pytest.mark.parametrize("chunk", [1 << 20, 7_000])
+@pytest.mark.parametrize("key", ["traceEvents", "other"])
+def test_the_limit_of_an_element_is_where_it_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, key: str
+) -> None:
+    """Also where the whole of it had been read before it was seen to be too long."""
+    monkeypatch.setattr(json_stream, "MAX_ELEMENT", 10_000)
+    monkeypatch.setattr(json_stream, "CHUNK", chunk)
+    for length in (10_000, 10_001):
+        value = json.dumps("x" * (length - 2))
+        listed = f"[1, {value}, 3]" if key == "traceEvents" else f'{{"other": {value}, "traceEvents": [1, 3]}}'
+        (tmp_path / "t.json").write_text(listed)
+        findings = Findings(tmp_path)
+        stream = JsonStream(tmp_path / "t.json", findings)
+        found = list(stream.elements("traceEvents"))
+        if length == 10_000:
+            assert found[-1] == 3 and not findings.warnings and not stream.damage
+        else:
+            assert found == ([1] if key == "traceEvents" else [])
+            assert "an element has more than 10,000 characters" in findings.warnings[0]
+            assert str(stream.but("spans")).startswith("t.json has no spans: an element has more than 10,000")
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents":[{"ph":"X","a":' + DEEP,
+        '{"schemaVersion":' + DEEP + ',"traceEvents":[{"ph":"X"}]}',
+        '{"format":"hyperopt.profile/1","operators":' + DEEP,
+        '{"storage_sizes":' + DEEP + ',"ops":[]}',
+        '{"ops":[{"name":"a"}],"storage_sizes":' + DEEP,
+        '{"schema":"1.0.2-chakra.0.0.4","nodes":[{"id":' + DEEP,
+        '{"layers_description":' + DEEP,
+        DEEP,
+    ],
+)
+def test_the_one_line_names_what_is_wrong(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t.json").write_text(text)
+    manifest = read(tmp_path / "t.json")
+    assert not manifest.usable and "brackets are nested too deeply" in manifest.refusal
+    assert "\n" not in manifest.refusal and len(manifest.refusal) < 400
 
 
 def test_a_single_line_of_any_size_is_read_in_the_memory_of_its_largest_event(tmp_path: Path) -> None:

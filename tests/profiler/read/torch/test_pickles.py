@@ -22,7 +22,9 @@ plain = st.recursive(
     | st.floats(allow_nan=False)
     | st.text()
     | st.binary(max_size=300),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.lists(inner).map(tuple),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text() | st.integers(-(2**63), 2**64), inner) | st.lists(inner).map(tuple)
+    ),
 )
 
 
