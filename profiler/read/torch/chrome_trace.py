@@ -86,7 +86,7 @@ def events_of(files: RankFiles, findings: Findings) -> Events:
     trace.finish()
     for why, count in sorted(trace.dropped.items()):
         findings.drop(path, why, count)
-    if stream.damage and not trace.spans["what"]:
+    if stream.damage and not trace.spans:
         raise stream.but("spans that can be read")
     spans = trace.frame()
     kernels = _kernels(spans, trace, path, findings)

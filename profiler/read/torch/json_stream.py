@@ -38,6 +38,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 _NUMBER = re.compile(r"[-+.eE0-9]*")
 _BLANK = re.compile(r"[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=\{)")
 
 
 def head_of(path: Path, size: int) -> bytes:
@@ -120,7 +121,11 @@ class JsonStream:
 
     def _list(self) -> Iterator[Any]:
         self._at += 1
-        while (sign := self._next()) != "]":
+        while True:
+            yield from self._objects()
+            sign = self._next()
+            if sign == "]":
+                break
             if sign == ",":
                 self._at += 1
                 # A comma before the bracket is no JSON, but a tool's habit.
@@ -128,6 +133,21 @@ class JsonStream:
                     break
             yield self._value()
         self._at += 1
+
+    def _objects(self) -> Iterator[Any]:
+        """Objects of a list, as long as they lie whole in what has been read: most of a trace, and each ends at its
+        bracket. What is wrong with the one after them is not looked into here."""
+        decode, comma = self._decode, _COMMA.match
+        while following := comma(self._text, self._at):
+            begin = following.end()
+            try:
+                value, end = decode(self._text, begin)
+            except (ValueError, RecursionError):
+                return
+            if end - begin > MAX_ELEMENT:
+                return
+            self._at = end
+            yield value
 
     def _next(self) -> str:
         """The next character that is not blank; it stays to be read."""

@@ -20,6 +20,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from profiler.read.labels import label
@@ -43,6 +44,13 @@ DEVICE_CATEGORIES = {
 LAUNCH_CATEGORIES = {"cuda_runtime", "cuda_driver", "runtime", "privateuse1_runtime", "mtia_runtime", "xpu_runtime"}
 OPERATOR_CATEGORIES = {"cpu_op", "Operator"}
 MARK_CATEGORIES = {"cpu_op", "user_annotation", "Operator", ""}
+KINDS = {
+    "": PLAIN,
+    **dict.fromkeys(LAUNCH_CATEGORIES, LAUNCH),
+    **dict.fromkeys(DEVICE_CATEGORIES, DEVICE),
+    **dict.fromkeys(OPERATOR_CATEGORIES, OPERATOR),
+}
+"""By category; spans of others are passed over."""
 LAUNCH_FLOWS = ("async_npu", "HostToDevice")
 """Arrows from the host to a device; the first one starts where the framework asked, where memory is taken too."""
 
@@ -58,6 +66,11 @@ def nanoseconds(value: object, per_unit: int = 1000) -> int | None:
     if type(value) is int:
         found = value * per_unit
     elif isinstance(value, str):
+        # Most times are microseconds with three decimals.
+        if per_unit == 1000 and value[-4:-3] == "." and len(value) < 20:
+            plain = value[:-4] + value[-3:]
+            if plain.isascii() and plain.isdecimal():
+                return int(plain)
         match = _DECIMAL.match(value)
         if match is not None:
             sign, whole, part = match.groups()
@@ -91,6 +104,11 @@ class Names:
             self.texts.append(text)
         return found
 
+    def label(self, value: object) -> int:
+        """As `of`, of the `label` of a value; a text that is there is its own label."""
+        found = self.index.get(value) if type(value) is str else None
+        return self.of(label(value)) if found is None else found
+
 
 class MemoryEvent(NamedTuple):
     """Memory taken (`bytes` > 0) or given back; `allocated` and `reserved` after it. `NOT_KNOWN` where not said."""
@@ -115,9 +133,12 @@ class Trace:
     """Filled by `add`, an event at a time. `per_unit`: nanoseconds of the trace's unit of time."""
 
     per_unit: int = 1000
-    spans: dict[str, array[int]] = field(default_factory=lambda: {column: array("q") for column in COLUMNS})
+    spans: array[int] = field(default_factory=lambda: array("q"))
+    """`COLUMNS` of the first one, of the second, and so on."""
     names: Names = field(default_factory=Names)
     lanes: dict[Lane, int] = field(default_factory=dict)
+    numbered: dict[tuple[int, int], int] = field(default_factory=dict)
+    """As `lanes`, by numbers."""
     processes: dict[str, str] = field(default_factory=dict)
     threads: dict[Lane, str] = field(default_factory=dict)
     steps: list[tuple[int, int, int]] = field(default_factory=list)
@@ -151,13 +172,19 @@ class Trace:
             self.dropped["events without a phase"] += 1
 
     def lane(self, event: dict[str, Any]) -> int:
-        lane = (_key(event.get("pid")), _key(event.get("tid")))
-        return self.lanes.setdefault(lane, len(self.lanes))
+        process, thread = event.get("pid"), event.get("tid")
+        plain = type(process) is int and type(thread) is int
+        found = self.numbered.get((process, thread)) if plain else None  # type: ignore[arg-type]
+        if found is None:
+            found = self.lanes.setdefault((_key(process), _key(thread)), len(self.lanes))
+            if plain:
+                self.numbered[process, thread] = found  # type: ignore[index]
+        return found
 
     def _span(self, event: dict[str, Any], duration: object) -> None:
         told = event.get("cat") or ""
         category = told if isinstance(told, str) else "?"
-        what = _what(category)
+        what = KINDS.get(category)
         name = event.get("name")
         mark = STEP.match(name) if isinstance(name, str) and category in MARK_CATEGORIES else None
         if what is None and mark is None:
@@ -175,20 +202,24 @@ class Trace:
             self._keep(what, event, start, length, args if isinstance(args, dict) else {})
 
     def _keep(self, what: int, event: dict[str, Any], start: int, length: int, args: dict[str, Any]) -> None:
-        names, spans = self.names, self.spans
-        kind = args.get("Task Type") or args.get("task type") or ""
+        names = self.names
+        kind = args.get("Task Type") or args.get("task type") or "" if what == PLAIN else event.get("cat")
         dims = args.get("Input Dims")
-        spans["what"].append(what)
-        spans["lane"].append(self.lane(event))
-        spans["name"].append(names.of(label(event.get("name"))))
-        spans["kind"].append(names.of(label(kind if what == PLAIN else event.get("cat"))))
-        spans["start"].append(start)
-        spans["duration"].append(length)
-        spans["link"].append(_number(args.get("correlation")))
-        spans["operator"].append(_number(args.get("External id", args.get("external id"))))
-        spans["shapes"].append(NOT_KNOWN if dims is None else names.of(shapes_text(dims)))
-        spans["types"].append(NOT_KNOWN if dims is None else names.of(types_text(args.get("Input type"))))
-        spans["device"].append(_number(args.get("device")))
+        self.spans.extend(
+            (
+                what,
+                self.lane(event),
+                names.label(event.get("name")),
+                names.label(kind),
+                start,
+                length,
+                _number(args.get("correlation")),
+                _number(args.get("External id", args.get("external id"))),
+                NOT_KNOWN if dims is None else names.of(shapes_text(dims)),
+                NOT_KNOWN if dims is None else names.of(types_text(args.get("Input type"))),
+                _number(args.get("device")),
+            )
+        )
 
     def _name_lane(self, event: dict[str, Any]) -> None:
         args = event.get("args")
@@ -244,7 +275,10 @@ class Trace:
 
     def frame(self) -> pl.DataFrame:
         """Spans in order of start, names as text."""
-        raw = pl.DataFrame({column: pl.Series(column, values, pl.Int64) for column, values in self.spans.items()})
+        table = np.frombuffer(self.spans, np.int64).reshape(-1, len(COLUMNS))
+        raw = pl.DataFrame(
+            {column: table[:, i] for i, column in enumerate(COLUMNS)}, schema=dict.fromkeys(COLUMNS, pl.Int64)
+        )
         texts = pl.Series("texts", self.names.texts, pl.String)
 
         def text(column: str) -> pl.Expr:
@@ -259,16 +293,6 @@ class Trace:
         return named.sort("start", "duration", descending=[False, True], maintain_order=True)
 
 
-def _what(category: str) -> int | None:
-    if not category:
-        return PLAIN
-    if category in OPERATOR_CATEGORIES:
-        return OPERATOR
-    if category in DEVICE_CATEGORIES:
-        return DEVICE
-    return LAUNCH if category in LAUNCH_CATEGORIES else None
-
-
 def _key(value: object) -> str:
     return str(value) if type(value) is int and -_LARGEST < value < _LARGEST else label(value)
 
@@ -281,6 +305,10 @@ def _integer(value: object) -> int | None:
 
 def _number(value: object) -> int:
     """An id that links events; they are counted from 0 or 1."""
+    if value is None:
+        return NOT_KNOWN
+    if type(value) is int and 0 <= value < _LARGEST:
+        return value
     number = _integer(value)
     return number if number is not None and 0 <= number < _LARGEST else NOT_KNOWN
 
