@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from profiler.read.ascend.folder import OUTPUT, rank_of
+from profiler.read.ascend.folder import OUTPUT, rank_of, unsaid_rank
 from profiler.read.ascend.schema import ALLOCATIONS, COLLECTIVES, DEVICE_OF_TASK, ENGINE, RANKS, RECORD, STRINGS, TASKS
 from profiler.read.ascend.sqlite_file import SqliteFile, is_sqlite
 from profiler.read.findings import Findings, UnreadableError
@@ -28,7 +28,8 @@ def find(path: Path) -> list[RankFiles]:
 
 
 def passed_over(path: Path) -> list[str]:
-    """Of a profiler's folder, what is to be said of its databases if another kind of file in it is read instead."""
+    """Of a profiler's folder, what is to be said if its text is read: of databases in it that are of no use, and of a
+    rank that its file does not say."""
     if not path.is_dir():
         return []
     said = []
@@ -39,6 +40,9 @@ def passed_over(path: Path) -> list[str]:
                 said.append(f"{file.name} is not read: {lack}")
         except UnreadableError as error:
             said.append(f"a database is not read: {error}")
+    folder = path.parent if path.name == OUTPUT else path
+    if _has_text(path) and (told := unsaid_rank(folder, rank_of(folder))):
+        said.append(told)
     return said
 
 
@@ -115,7 +119,7 @@ def _databases(folder: Path) -> list[Path]:
     One that does not open counts, so that its rank is missed, unless the folder has the same as text.
     """
     named = _named(folder)
-    text = bool(named) and any(TEXT.fullmatch(beside.name) for beside in named[0][1].parent.iterdir())
+    text = bool(named) and _has_text(folder)
     found = [(stamp, path) for stamp, path in named if _is_profile(path) or (not text and not _opens(path))]
     framework = [path for stamp, path in found if not stamp]
     exports = [path for stamp, path in found if len(stamp) > RANK_DIGITS]
@@ -125,9 +129,17 @@ def _databases(folder: Path) -> list[Path]:
 
 def _named(folder: Path) -> list[tuple[str, Path]]:
     """Files that are called like databases of a profile, with the time or rank in msprof's names."""
+    return sorted((m[2] or "", p) for p in _inside(folder) if (m := NAMED.fullmatch(p.name)) and p.is_file())
+
+
+def _has_text(folder: Path) -> bool:
+    return any(TEXT.fullmatch(path.name) for path in _inside(folder))
+
+
+def _inside(folder: Path) -> list[Path]:
     inner = folder / OUTPUT if (folder / OUTPUT).is_dir() else folder
     try:
-        return sorted((m[2] or "", p) for p in inner.iterdir() if (m := NAMED.fullmatch(p.name)) and p.is_file())
+        return list(inner.iterdir())
     except OSError:
         return []
 

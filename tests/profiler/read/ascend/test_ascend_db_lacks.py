@@ -125,6 +125,21 @@ def test_a_rank_that_its_file_does_not_say_is_told(tmp_path: Path, said: str | N
     assert len(told) < 200
 
 
+@pytest.mark.parametrize("said", ["-3", "1e30", '"../../x"', "[[1]]", "99999999999", None])
+def test_nor_is_it_left_out_where_text_is_read(tmp_path: Path, said: str | None) -> None:
+    folder = write_text(small(), tmp_path / "rank_5_ascend_pt")
+    assert not any("the rank is not known" in line for line in read(folder).ranks[0].warnings)
+    info = folder / "profiler_info_2.json"
+    info.write_text('{"rank_id":' + ("" if said is None else f"{said}}}"))
+    for path, number, place in ((folder, 2, "the file's name"), (tmp_path, 2, "the file's name")):
+        (rank,) = read(path).ranks
+        (told,) = (line for line in rank.warnings if "the rank is not known" in line)
+        assert rank.rank == number and told.endswith(f"from it, {number} is taken, from {place}")
+    info.rename(folder / "profiler_info.json")
+    (rank,) = read(folder).ranks
+    assert rank.rank == 5 and any("5 is taken, from the folder's name" in line for line in rank.warnings)
+
+
 def step_trace(folder: Path, *rows: tuple[str, float]) -> None:
     times = [(step, us, *(0,) * 8) for step, us in rows]
     path = folder / OUTPUT / "analysis.db"
