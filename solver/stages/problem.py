@@ -1,0 +1,138 @@
+"""A pipeline to cut into stages, in plain numbers that the solver works on.
+
+Layers stand in one sequence and are cut into `groups` = stages x chunks segments; group ``chunk * stages + stage`` is
+what a stage holds for that chunk, so that a micro-batch passes through the groups in order::
+
+    layers   e e e e d d d d d d d d          stage 0: groups 0, 2      2 stages, 2 chunks
+    groups   0 0 0 1 1 1 2 2 2 3 3 3          stage 1: groups 1, 3
+
+A *column* is a type of layer at one level: how its activations are kept (recomputed or offloaded, how far). A *split*
+says how many layers of each column each group has. Times are integer ticks and memory integer grains, so that sums
+are exact; `tick` and `grain` give both in the units of the description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Objective = Literal["makespan", "slowest", "folded"]
+
+NO_LIMIT = 2**60
+"""Grains of a stage without a limit."""
+
+
+class NoPlanError(ValueError):
+    """There is no split at all; the message says why and what would help."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A layer type at one level. `kind`: what becomes of its activations between forward and backward."""
+
+    type: int
+    level: str
+    kind: Literal["recompute", "offload"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Arrays by [stage, column] are ticks; by [column], [type] and [stage] grains of memory.
+
+    A group's forward takes the larger of its layers' `forward` and their `copy_out` (one link, in turn); backward
+    likewise. `first` and `last` (forward, backward) are added to the first and last group. `transfer[s]`: ticks from
+    stage s to the next one (the last's: back to the first, for the next chunk), in both directions.
+    """
+
+    stages: int
+    chunks: int
+    micro_batches: int
+    schedule: Schedule
+    runs: tuple[tuple[int, int], ...]
+    columns: tuple[Column, ...]
+    types: tuple[str, ...]
+    forward: I64
+    backward: I64
+    copy_out: I64
+    copy_in: I64
+    device: I64
+    host: I64
+    parameter: I64
+    first: tuple[I64, I64]
+    last: tuple[I64, I64]
+    static: I64
+    limit: I64
+    host_limit: I64
+    transfer: I64
+    min_layers: int
+    tick: float
+    grain: float
+
+    @property
+    def groups(self) -> int:
+        return self.stages * self.chunks
+
+    @cached_property
+    def layer_types(self) -> I64:
+        """[layer]: its type."""
+        return np.repeat([t for t, _ in self.runs], [count for _, count in self.runs]).astype(np.int64)
+
+    @property
+    def layers(self) -> int:
+        return len(self.layer_types)
+
+    @cached_property
+    def type_of(self) -> I64:
+        return np.array([c.type for c in self.columns], np.int64)
+
+    @cached_property
+    def extra(self) -> I64:
+        """[group, forward | backward]: ticks besides the layers'."""
+        extra = np.zeros((self.groups, 2), np.int64)
+        for direction in (0, 1):
+            extra[0, direction] += self.first[direction][0]
+            extra[-1, direction] += self.last[direction][self.stages - 1]
+        return extra
+
+    def durations(self, split: I64) -> I64:
+        """[group, forward | backward] in ticks, for a split [group, column]."""
+        at = np.arange(self.groups) % self.stages
+        work = np.stack([(split * self.forward[at]).sum(1), (split * self.backward[at]).sum(1)], 1) + self.extra
+        copies = np.stack([(split * self.copy_out[at]).sum(1), (split * self.copy_in[at]).sum(1)], 1)
+        return np.maximum(work, copies)
+
+    def counts(self, split: I64) -> I64:
+        """[chunk, stage]: layers."""
+        return split.sum(1).reshape(self.chunks, self.stages)
+
+    def statics(self, split: I64) -> I64:
+        """[stage]: grains that are there all the time."""
+        held = (split * self.parameter[self.type_of]).sum(1)
+        return np.asarray(held.reshape(self.chunks, self.stages).sum(0) + self.static, np.int64)
+
+
+def uniform(problem: Problem) -> list[int]:
+    """Layers per group, as equal as can be, larger ones last (as frameworks cut when nothing is told)."""
+    each, more = divmod(problem.layers, problem.groups)
+    return [each + (g >= problem.groups - more) for g in range(problem.groups)]
+
+
+def fastest_split(problem: Problem, sizes: Sequence[int]) -> I64:
+    """Those sizes with every layer at the first (fastest) of its columns."""
+    if sum(sizes) != problem.layers:
+        raise ValueError(f"{sum(sizes)} layers for {problem.layers}")
+    split = np.zeros((problem.groups, len(problem.columns)), np.int64)
+    fastest = [int(np.flatnonzero(problem.type_of == t)[0]) for t in range(len(problem.types))]
+    start = 0
+    for g, size in enumerate(sizes):
+        for t in problem.layer_types[start : start + size]:
+            split[g, fastest[t]] += 1
+        start += size
+    return split
