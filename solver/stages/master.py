@@ -1,0 +1,227 @@
+"""The integer program of all splits, with the makespan known only through paths: a bound, and a proof.
+
+Variables: layers per [group, column]; forward and backward of each group, at least its layers' work and at least their
+copies; the value, and sigma when folded. Every `Reason` is a true inequality for every split, since a path of the
+graph is a path whatever the durations; so the program with any of them relaxes the problem and its optimum is a bound.
+A split that it returns is timed: if the clock agrees, it is optimal; if not, its path is new and cuts it off. There
+are finitely many paths. Far fewer are needed than a monolithic program has rows (a start for each task).
+
+Layers keep their order: a type's run may begin in a group only if the run before it has ended there.
+
+Solvers work to a tolerance: bounds are lowered by `TOLERANCE` of their value, and "better" means by more than that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from ortools.linear_solver import pywraplp
+
+from solver.stages.problem import NO_LIMIT, Objective, Problem
+from solver.stages.schedule import graph
+from solver.stages.simulate import Reason, clock
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+TOLERANCE = 1e-6
+UNIT = 1000.0
+"""The incumbent's value in the program: numbers of one size, whatever the ticks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """`bound` in ticks, true for every split (below the cutoff, if there is one); `split` the program's own, as real
+    numbers where it was relaxed, None where none was found. `infeasible`: there is none (below the cutoff)."""
+
+    bound: float
+    split: F64 | None
+    infeasible: bool = False
+
+
+class Master:
+    """The program for one problem and objective. `scale`: ticks that make one UNIT, best the value of a good split."""
+
+    def __init__(self, problem: Problem, objective: Objective, scale: int, engine: Literal["GLOP", "SCIP", "HIGHS"]):
+        self.problem, self.objective = problem, objective
+        self.per_tick = UNIT / max(1, scale)
+        self.integer = engine != "GLOP"
+        self.folded = clock(problem, objective).folded_blocks if objective == "folded" else 0
+        self.model: Any = pywraplp.Solver.CreateSolver(engine)
+        infinity = self.model.infinity()
+        self.layers = [
+            [self._count(problem.layers) for _ in problem.columns] for _ in range(problem.groups)
+        ]
+        self.durations = [self.model.NumVar(0, infinity, "") for _ in range(2 * problem.groups)]
+        self.value = self.model.NumVar(0, infinity, "value")
+        self.sigma = self.model.NumVar(0, infinity, "sigma") if self.folded else None
+        self._order()
+        self._memory()
+        self._time()
+        self.model.Minimize(self.value)
+
+    # -- what a split is ---------------------------------------------------------------------------------------
+
+    def _count(self, most: int) -> Any:
+        return self.model.IntVar(0, most, "") if self.integer else self.model.NumVar(0, most, "")
+
+    def _order(self) -> None:
+        p, m = self.problem, self.model
+        totals = np.bincount(p.layer_types, minlength=len(p.types))
+        if len(p.runs) == len(p.types):
+            of_run = [
+                [[x for x, c in zip(row, p.columns, strict=True) if c.type == t] for t, _ in p.runs]
+                for row in self.layers
+            ]
+            sums = [[sum(of) for of in row] for row in of_run]
+        else:  # a type in several runs: count runs apart, and add up
+            sums = [[self._count(count) for _, count in p.runs] for _ in range(p.groups)]
+            for g in range(p.groups):
+                for t in range(len(p.types)):
+                    runs = [x for x, (u, _) in zip(sums[g], p.runs, strict=True) if u == t]
+                    m.Add(sum(x for x, c in zip(self.layers[g], p.columns, strict=True) if c.type == t) == sum(runs))
+            assert totals.sum() == p.layers
+        for j, (_, count) in enumerate(p.runs):
+            m.Add(sum(sums[g][j] for g in range(p.groups)) == count)
+        for g in range(p.groups):
+            m.Add(sum(self.layers[g]) >= p.min_layers)
+        for j in range(len(p.runs) - 1):
+            ended = [self._count(1) for _ in range(p.groups)]
+            for g in range(p.groups):
+                m.Add(sum(sums[h][j] for h in range(g + 1)) >= p.runs[j][1] * ended[g])
+                m.Add(sums[g][j + 1] <= p.runs[j + 1][1] * ended[g])
+                if g:
+                    m.Add(ended[g] >= ended[g - 1])
+                    m.Add(sums[g][j] <= p.runs[j][1] * (1 - ended[g - 1]))
+
+    def _memory(self) -> None:
+        p = self.problem
+        alive = graph(p.schedule, p.stages, p.chunks, p.micro_batches).alive
+        for s in range(p.stages):
+            for kept, limit, static in ((p.device, p.limit, True), (p.host, p.host_limit, False)):
+                if limit[s] >= NO_LIMIT or (not static and not kept.any()):
+                    continue
+                for row in alive[s]:
+                    if not row.any():
+                        continue
+                    terms = []
+                    for c in range(p.chunks):
+                        each = row[c] * kept + (p.parameter[p.type_of] if static else 0)
+                        terms += [
+                            float(a) * x for a, x in zip(each, self.layers[c * p.stages + s], strict=True) if a
+                        ]
+                    room = float(limit[s] - (p.static[s] if static else 0))
+                    self.model.Add(sum(terms) * (1 / max(1.0, float(limit[s]))) <= room / max(1.0, float(limit[s])))
+
+    def _time(self) -> None:
+        p = self.problem
+        for g in range(p.groups):
+            s = g % p.stages
+            for direction, work, copies in ((0, p.forward, p.copy_out), (1, p.backward, p.copy_in)):
+                at = self.durations[2 * g + direction]
+                extra = float(p.extra[g, direction]) * self.per_tick
+                done = sum(float(w) * self.per_tick * x for w, x in zip(work[s], self.layers[g], strict=True))
+                self.model.Add(at >= done + extra)
+                if copies.any():
+                    moved = sum(float(w) * self.per_tick * x for w, x in zip(copies[s], self.layers[g], strict=True))
+                    self.model.Add(at >= moved)
+        for s in range(p.stages):
+            work = sum(self.durations[2 * (c * p.stages + s) + d] for c in range(p.chunks) for d in (0, 1))
+            if self.objective == "slowest":
+                self.model.Add(self.value >= work)
+            elif self.sigma is not None:
+                self.model.Add(self.sigma >= p.stages * work)
+
+    # -- what is learned ---------------------------------------------------------------------------------------
+
+    def add(self, reason: Reason) -> None:
+        """One path or cycle more."""
+        terms = [float(n) * d for n, d in zip(reason.counts, self.durations, strict=True) if n]
+        length = sum(terms) + float(reason.lag) * self.per_tick
+        if reason.cycle:
+            self.model.Add(float(reason.back) * self.sigma >= length)
+        elif self.sigma is not None:
+            self.model.Add(self.value >= length + float(self.folded - reason.back) * self.sigma)
+        else:
+            self.model.Add(self.value >= length)
+
+    def below(self, ticks: int) -> None:
+        """From now on only splits better than that, by more than the tolerance."""
+        self.value.SetUb(ticks * self.per_tick * (1 - TOLERANCE))
+
+    def solve(self, seconds: float | None = None) -> Answer:
+        """The program's optimum, or what is known of it after so many seconds."""
+        if seconds is not None:
+            self.model.SetTimeLimit(max(1, int(seconds * 1000)))
+        status = self.model.Solve()
+        if status == pywraplp.Solver.INFEASIBLE:
+            return Answer(float("inf"), None, True)
+        if status == pywraplp.Solver.NOT_SOLVED:
+            bound = self.model.Objective().BestBound() if self.integer else 0.0
+            return Answer(max(0.0, bound) / self.per_tick * (1 - TOLERANCE), None)
+        if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+            return Answer(0.0, None)
+        objective = self.model.Objective()
+        bound = objective.BestBound() if self.integer else objective.Value()
+        found = np.array([[x.solution_value() for x in row] for row in self.layers])
+        return Answer(max(0.0, bound) / self.per_tick * (1 - TOLERANCE), found)
+
+
+def stage_reasons(problem: Problem) -> list[Reason]:
+    """For each stage of a schedule of one chunk: the first micro-batch's way to it, all its work, the last one's way
+    back."""
+    if problem.chunks > 1 or problem.schedule == "gpipe":
+        return []
+    made = []
+    for s in range(problem.stages):
+        counts = np.zeros(2 * problem.groups, np.int64)
+        counts[: 2 * s] = 1
+        counts[2 * s : 2 * s + 2] = problem.micro_batches
+        made.append(Reason(counts, int(2 * problem.transfer[:s].sum())))
+    return made
+
+
+def relaxed(
+    problem: Problem, objective: Objective, scale: int, known: Iterable[Reason], deadline: float, rounds: int = 400
+) -> tuple[float, list[Reason]]:
+    """The bound of the linear relaxation (ticks), and the reasons that it took, the known ones among them."""
+    program = Master(problem, objective, scale, "GLOP")
+    reasons = list(known)
+    for reason in reasons:
+        program.add(reason)
+    bound = 0.0
+    told = None if objective == "slowest" else clock(problem, objective)
+    for _ in range(rounds):
+        answer = program.solve()
+        if answer.infeasible:
+            return float("inf"), reasons
+        if answer.split is None:
+            break
+        bound = max(bound, answer.bound)
+        if told is None or time.monotonic() > deadline:
+            break
+        durations = np.array([d.solution_value() for d in program.durations]) / program.per_tick
+        value, new = told.reasons(np.rint(durations).astype(np.int64).reshape(-1, 2))
+        if value <= answer.bound * (1 + 4 * TOLERANCE):
+            break
+        for reason in new:
+            program.add(reason)
+            reasons.append(reason)
+    return bound, reasons
+
+
+def whole(split: F64) -> I64:
+    """The split of an integer program, rounded off its tolerance."""
+    return np.asarray(np.rint(split), np.int64)
+
+
+def tightest(reasons: Sequence[Reason], durations: I64, most: int) -> list[Reason]:
+    """Of many reasons the cycles, and those paths that are longest for some durations at hand."""
+    cycles = [r for r in reasons if r.cycle]
+    paths = sorted((r for r in reasons if not r.cycle), key=lambda r: -int(r.counts @ durations.ravel()) - r.lag)
+    return cycles + paths[:most]
