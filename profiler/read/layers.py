@@ -1,10 +1,6 @@
 """Layer descriptions of SAPP-PPB, which places layers on pipeline stages: an input of placement, and no rank's profile.
 
-Two forms, told by their content. JSON describes each type of layer, what it takes under each level of recomputation::
-
-    {"name": .., "pre_defined_layer": {name: 0 | -1}, "auto_partition_layer": {name: count},
-     "layers_description": [{"name", "type": HEAD | BODY | TAIL, "time", "nb_layer", "memory_parameter", ..}]}
-
+Two forms, told by their content. JSON describes each type of layer (`hyperopt.layers`: the stage solver reads it too).
 YAML has what a dry run measured per stage, from which upstream fits the same figures. Memory is in MB, times in a unit
 of their own: the files name neither. Source: hyper-parallel `auto_parallel/sapp_ppb`, toolkits `pipeline_balance`.
 """
@@ -12,62 +8,23 @@ of their own: the files name neither. Source: hyper-parallel `auto_parallel/sapp
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import yaml
 from msgspec import Meta
 
+from hyperopt import layers
+from hyperopt.documents import DocumentError
+from hyperopt.layers import MAX_BYTES as MAX_BYTES
+from hyperopt.layers import Amount, Count, Layer
 from profiler.read.findings import UnreadableError
 
 KIND = "sapp_ppb"
 
-MAX_BYTES = 1 << 20
-"""A description is a page; what is longer is none."""
-
 SUFFIXES = (".json", ".yaml", ".yml")
-
-LEVELS = {
-    "none": ("memory_activation", "backward_coef", 0.0),
-    "select": ("memory_select_rec", "select_rec_coef", 0.04),
-    "comm": ("memory_select_comm", "select_comm_coef", 0.125),
-    "both": ("memory_both_comm_select", "both_comm_select_coef", 0.165),
-    "full": ("memory_recompute", "recompute_coef", 0.5),
-}
-"""Level of recomputation -> keys of its memory and of its extra backward time, and upstream's default of that."""
-
-LevelName = Literal["none", "select", "comm", "both", "full"]
-Amount = Annotated[float, Meta(ge=0, le=1e15)]
-Count = Annotated[int, Meta(ge=0, le=10**6)]
-Name = Annotated[str, Meta(max_length=200)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Level:
-    """One way to keep a layer's activations: `memory_mb` per micro-batch; backward takes 1 + `extra_backward` times
-    its time."""
-
-    name: LevelName
-    memory_mb: float
-    extra_backward: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Layer:
-    """A type of layer. `forward`, `backward`: in the file's own unit of time, backward as 2 x forward where it is not
-    given. `levels`: those that the file has memory for; none for head and tail."""
-
-    name: str
-    type: Literal["HEAD", "BODY", "TAIL"]
-    count: int
-    forward: float
-    backward: float
-    parameter_mb: float
-    levels: tuple[Level, ...] = ()
-
 
 @dataclass(frozen=True, kw_only=True)
 class StageMemory:
@@ -122,8 +79,7 @@ def load(path: Path) -> LayerModel:
     """The description in a file. Raises `UnreadableError` naming the field that is wrong and what is."""
     try:
         if path.suffix.lower() == ".json":
-            raw = msgspec.json.decode(path.read_bytes())
-            return _described(path, raw, msgspec.convert(raw, _Description))
+            return _described(path)
         return _dry(path, msgspec.convert(_yaml(path), _Configuration))
     except msgspec.ValidationError as error:
         raise UnreadableError(f"{path.name}: {error}") from error
@@ -136,82 +92,21 @@ def load(path: Path) -> LayerModel:
         raise UnreadableError(f"{path.name} is no {path.suffix[1:]}: {first}") from error
 
 
-# -- layers, as JSON ---------------------------------------------------------------------------------------
+# -- layers, as JSON: hyperopt.layers ----------------------------------------------------------------------
 
 
-class _Layer(msgspec.Struct):
-    name: Name
-    type: Literal["HEAD", "BODY", "TAIL"]
-    nb_layer: Annotated[int, Meta(ge=1, le=10**6)]
-    memory_parameter: Amount
-    model_name: Name = ""
-    time: Amount | None = None
-    forward_time: Amount | None = None
-    backward_time: Amount | None = None
-    memory_activation: Amount | None = None
-    memory_select_rec: Amount | None = None
-    memory_select_comm: Amount | None = None
-    memory_both_comm_select: Amount | None = None
-    memory_recompute: Amount | None = None
-    backward_coef: Amount | None = None
-    select_rec_coef: Amount | None = None
-    select_comm_coef: Amount | None = None
-    both_comm_select_coef: Amount | None = None
-    recompute_coef: Amount | None = None
-
-
-class _Description(msgspec.Struct):
-    layers_description: Annotated[list[_Layer], Meta(min_length=1, max_length=1000)]
-    name: Name = ""
-    pre_defined_layer: dict[Name, Literal[0, -1]] = {}
-    auto_partition_layer: dict[Name, Count] = {}
-
-
-def _described(path: Path, raw: Mapping[str, Any], said: _Description) -> LayerModel:
-    names = [layer.name for layer in said.layers_description]
-    for i, name in enumerate(names):
-        if name in names[:i]:
-            raise UnreadableError(f"{path.name}: $.layers_description[{i}] describes {name} a second time")
-    for key in ("pre_defined_layer", "auto_partition_layer"):
-        for name in getattr(said, key):
-            if name not in names:
-                raise UnreadableError(f"{path.name}: $.{key} names {name}, which is not in $.layers_description")
-    warnings = [
-        f"{path.name}: auto_partition_layer says {count} {layer.name}, its description nb_layer {layer.nb_layer}"
-        for layer in said.layers_description
-        if (count := said.auto_partition_layer.get(layer.name, layer.nb_layer)) != layer.nb_layer
-    ]
-    known = {f.encode_name for f in msgspec.structs.fields(_Layer)}
-    unknown = {key for layer in raw["layers_description"] for key in layer.keys() - known}
-    warnings += [f"{path.name}: unknown key {key!r:.80} left out" for key in sorted(unknown)[:20]]
+def _described(path: Path) -> LayerModel:
+    try:
+        said, warnings = layers.load(path.read_bytes())
+    except DocumentError as error:
+        raise UnreadableError(f"{path.name}: {error.field}: {error.problem}") from error
     return LayerModel(
         file=path.name,
         name=said.name,
-        layers=tuple(_layer(path, layer) for layer in said.layers_description),
+        layers=tuple(layers.typed(layer) for layer in said.layers_description),
         fixed=dict(said.pre_defined_layer),
-        counts=said.auto_partition_layer,
-        warnings=tuple(warnings),
-    )
-
-
-def _layer(path: Path, said: _Layer) -> Layer:
-    forward = said.time if said.forward_time is None else said.forward_time
-    if forward is None:
-        raise UnreadableError(f"{path.name}: {said.name} has neither time nor forward_time")
-    levels = []
-    for name, (memory_key, coefficient_key, default) in LEVELS.items():
-        memory, extra = getattr(said, memory_key), getattr(said, coefficient_key)
-        if memory is not None:
-            level = Level(name=name, memory_mb=memory, extra_backward=default if extra is None else extra)  # type: ignore[arg-type]
-            levels.append(level)
-    return Layer(
-        name=said.name,
-        type=said.type,
-        count=said.nb_layer,
-        forward=forward,
-        backward=2 * forward if said.backward_time is None else said.backward_time,
-        parameter_mb=said.memory_parameter,
-        levels=tuple(levels),
+        counts=dict(said.auto_partition_layer),
+        warnings=tuple(f"{path.name}: {warning}" for warning in warnings),
     )
 
 
