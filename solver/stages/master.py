@@ -103,7 +103,7 @@ class Master:
         p = self.problem
         alive = graph(p.schedule, p.stages, p.chunks, p.micro_batches).alive
         for s in range(p.stages):
-            for kept, limit, static in ((p.device, p.limit, True), (p.host, p.host_limit, False)):
+            for kept, limit, static in ((p.device[s], p.limit, True), (p.host[s], p.host_limit, False)):
                 if limit[s] >= NO_LIMIT or (not static and not kept.any()):
                     continue
                 for row in alive[s]:
@@ -111,7 +111,7 @@ class Master:
                         continue
                     terms = []
                     for c in range(p.chunks):
-                        each = row[c] * kept + (p.parameter[p.type_of] if static else 0)
+                        each = row[c] * kept + (p.parameter[s][p.type_of] if static else 0)
                         terms += [
                             float(a) * x for a, x in zip(each, self.layers[c * p.stages + s], strict=True) if a
                         ]

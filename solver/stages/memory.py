@@ -37,7 +37,9 @@ def memory(problem: Problem, split: I64) -> Memory:
         by_chunk = per_group.reshape(problem.chunks, problem.stages).T
         return np.asarray((alive * by_chunk[:, None, :]).sum(2).max(1), np.int64)
 
-    return Memory(static + most(split @ problem.device), static, most(split @ problem.host), most(split.sum(1)))
+    at = np.arange(problem.groups) % problem.stages
+    device, host = ((split * kept[at]).sum(1) for kept in (problem.device, problem.host))
+    return Memory(static + most(device), static, most(host), most(split.sum(1)))
 
 
 def fits(problem: Problem, split: I64) -> bool:

@@ -44,7 +44,8 @@ class Column:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Arrays by [stage, column] are ticks; by [column], [type] and [stage] grains of memory.
+    """`forward` to `copy_in`, [stage, column], are ticks; `device` and `host`, [stage, column], grains per micro-batch
+    alive; `parameter` [stage, type], `static` and limits [stage] are grains.
 
     A group's forward takes the larger of its layers' `forward` and their `copy_out` (one link, in turn); backward
     likewise. `first` and `last` (forward, backward) are added to the first and last group. `transfer[s]`: ticks from
@@ -114,7 +115,8 @@ class Problem:
 
     def statics(self, split: I64) -> I64:
         """[stage]: grains that are there all the time."""
-        held = (split * self.parameter[self.type_of]).sum(1)
+        at = np.arange(self.groups) % self.stages
+        held = (split * self.parameter[:, self.type_of][at]).sum(1)
         return np.asarray(held.reshape(self.chunks, self.stages).sum(0) + self.static, np.int64)
 
 

@@ -59,9 +59,9 @@ def over(stage, stages, chunks, split, type_of, device, host, parameter, static,
         for k in range(columns):
             n = split[c * stages + stage, k]
             if n:
-                held += n * parameter[type_of[k]]
-                act[c] += n * device[k]
-                out[c] += n * host[k]
+                held += n * parameter[stage, type_of[k]]
+                act[c] += n * device[stage, k]
+                out[c] += n * host[stage, k]
     most_act, most_out = 0, 0
     for j in range(alive.shape[1]):
         a, b = 0, 0

@@ -1,0 +1,104 @@
+"""Commands on pipeline stages: stages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from hyperopt import layers
+from hyperopt.cli.files import INFEASIBLE, MOST_SEED, AsJson, Output, check_output, say
+from hyperopt.documents import write_bytes
+
+MOST_STAGES, MOST_CHUNKS, MOST_MICRO_BATCHES = 512, 64, 100_000
+MOST_TASKS = 4_000_000
+"""Of a schedule: some gigabyte in the simulator."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command("stages")(stages)
+
+
+def stages(
+    description: Annotated[Path, typer.Argument(metavar="DESCRIPTION", help="layers, times and MB, as JSON")],
+    count: Annotated[int, typer.Option("--stages", min=1, max=MOST_STAGES, help="pipeline stages")],
+    micro_batches: Annotated[int, typer.Option(min=1, max=MOST_MICRO_BATCHES, help="micro-batches of a step")],
+    schedule: Annotated[
+        str | None, typer.Option(help="1f1b, interleaved or gpipe; 1f1b, or interleaved with --virtual above 1")
+    ] = None,
+    virtual: Annotated[int, typer.Option(min=1, max=MOST_CHUNKS, help="chunks of layers a stage")] = 1,
+    objective: Annotated[str, typer.Option(help="makespan, slowest or folded")] = "makespan",
+    min_layers: Annotated[int, typer.Option(min=0, help="layers that each stage and chunk must hold")] = 1,
+    time_limit: Annotated[float, typer.Option(min=0, help="seconds")] = 60.0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
+    output: Annotated[Output, typer.Option("-o", "--output", help="where to write the answer in JSON")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="where to draw the time line (.svg, else text)")] = None,
+    as_json: AsJson = False,
+) -> int:
+    """Layers to pipeline stages, with a level of recomputation or offload for each. Exit 0: a split; 3: none fits."""
+    from solver.stages import NoPlanError, Objective, Request, Schedule, answer, solve
+    from solver.stages import problem as problem_of
+    from solver.stages.picture import draw
+
+    for path in (output, timeline):
+        check_output(path)
+    told, warnings = layers.load(description.read_bytes())
+    for warning in warnings:
+        say(f"{description.name}: {warning}")
+    order = _one_of(schedule or ("interleaved" if virtual > 1 else "1f1b"), Schedule, "--schedule")
+    aim = _one_of(objective, Objective, "--objective")
+    if virtual > 1 and order != "interleaved":
+        raise typer.BadParameter(f"{order} has one chunk a stage: give --schedule interleaved", param_hint="--virtual")
+    if 2 * count * virtual * micro_batches > MOST_TASKS:
+        problem = f"stages x virtual x micro-batches is above {MOST_TASKS // 2}"
+        raise typer.BadParameter(problem, param_hint="--micro-batches")
+    asked = Request(stages=count, micro_batches=micro_batches, schedule=order, chunks=virtual, min_layers=min_layers)
+    try:
+        solution = solve(problem_of(told, asked), aim, time_limit, seed)
+    except NoPlanError as none:
+        if as_json:
+            print(msgspec.json.encode({"status": "infeasible", "why": str(none)}).decode())
+        say(f"{description.name}: {none}")
+        return INFEASIBLE
+    document = answer(solution)
+    if output is not None:
+        write_bytes(msgspec.json.format(msgspec.json.encode(document)), output)
+    if timeline is not None:
+        write_bytes(draw(solution.problem, solution.split, svg=timeline.suffix == ".svg").encode(), timeline)
+    print(msgspec.json.encode(document).decode() if as_json else "\n".join(_lines(document)))
+    return 0
+
+
+def _one_of(text: str, kind: Any, option: str) -> Any:
+    try:
+        return msgspec.convert(text, kind)
+    except msgspec.ValidationError:
+        known = ", ".join(kind.__args__)
+        raise typer.BadParameter(f"{text!r} is not one of {known}", param_hint=option) from None
+
+
+def _lines(told: dict[str, Any]) -> list[str]:
+    """A line for the whole and one for each stage."""
+    lines = [
+        f"makespan {told['makespan']:g} (simulated), {told['objective']} {told['value']:g}, bound {told['bound']:g}, "
+        f"gap {100 * told['gap']:.3f} %, {told['status']}: {told['stop_reason']}; {told['seconds']:.1f} s; "
+        f"uniform {told['uniform']['makespan']:g}" + ("" if told["uniform"]["fits"] else " (does not fit)")
+    ]
+    for s, held in enumerate(told["layers"]):
+        levels = [
+            f"{name} {'/'.join(map(str, rows[s]))}"
+            for kind in ("recompute", "offload")
+            for name, rows in told[kind].items()
+            if any(rows[s]) and name != "none"
+        ]
+        limit = told["limits"][s]
+        lines.append(
+            f"stage {s}: layers {'/'.join(map(str, held))}"
+            + (f", {', '.join(levels)}" if levels else "")
+            + f"; peak {told['peak'][s]:g} MB"
+            + ("" if limit is None else f" of {limit:g}")
+            + f", {told['alive_layers'][s]} layers' activations alive"
+        )
+    return lines

@@ -1,0 +1,206 @@
+"""From a layer description to a problem in ticks and grains.
+
+A layer's time on a stage: `time` over the group's speed; where it has a `serial_fraction` q, `time` is that of one
+device and n devices take q + (1 - q) / n of it (Amdahl), each with an n-th of the layer's memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyperopt.documents import DocumentError
+from hyperopt.layers import Description, DeviceGroup, LayerFields, PerStage, typed
+from solver.stages.problem import NO_LIMIT, Column, Problem, Schedule
+
+I64 = NDArray[np.int64]
+
+MOST_TICKS, MOST_GRAINS = 2**50, 2**44
+"""Ticks of the longest schedule (a float holds them exactly) and grains of memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a description: `stages` x `chunks` groups, `micro_batches` a step, in the order of `schedule`;
+    every group has at least `min_layers` of the layers that are placed."""
+
+    stages: int
+    micro_batches: int
+    schedule: Schedule = "1f1b"
+    chunks: int = 1
+    min_layers: int = 1
+
+
+@dataclass(frozen=True)
+class _Option:
+    """A level of a layer in the description's units: MB per micro-batch on the device and moved out of it."""
+
+    name: str
+    offloaded: bool
+    forward: float
+    backward: float
+    device: float
+    moved: float
+
+
+def problem(description: Description, asked: Request, groups: Sequence[DeviceGroup] = ()) -> Problem:
+    """The problem on these groups of devices (the description's, or equal ones, unless given).
+
+    Raises `DocumentError` where lists do not fit the number of stages.
+    """
+    groups = groups or description.device_groups or [DeviceGroup()] * asked.stages
+    if len(groups) != asked.stages:
+        told = f"{len(groups)} groups for {asked.stages} stages"
+        raise DocumentError("$.device_groups", told, "give one for each stage, in the order of the pipeline")
+    bodies = [layer for layer in description.bodies if any(run.name == layer.name for run in description.runs())]
+    index = {layer.name: t for t, layer in enumerate(bodies)}
+    runs = tuple((index[run.name], run.count) for run in description.runs())
+    if not runs:
+        raise DocumentError("$.layers_description", "there is no layer to be placed", "describe a BODY")
+    columns: list[Column] = []
+    options: list[_Option] = []
+    for t, layer in enumerate(bodies):
+        for option in _options(layer):
+            columns.append(Column(t, option.name, "offload" if option.offloaded else "recompute"))
+            options.append(option)
+    body_of = [bodies[c.type] for c in columns]
+    link = description.offload_link
+    out, back = (link.out_mb_per_time, link.in_mb_per_time) if link else (1.0, 1.0)
+    fixed = [layer for layer in description.layers_description if layer.type != "BODY"]
+    ends = [[layer for layer in fixed if description.first(layer) is first] for first in (True, False)]
+
+    def by_stage(value: Callable[[_Option], float]) -> list[list[float]]:
+        return [
+            [value(o) * _time_share(b, g) for o, b in zip(options, body_of, strict=True)] for g in groups
+        ]
+
+    def copies(rate: float) -> list[list[float]]:
+        return [
+            [o.moved * _memory_share(b, g) / rate for o, b in zip(options, body_of, strict=True)] for g in groups
+        ]
+
+    def at_end(layers: list[LayerFields], direction: int) -> list[float]:
+        both = [(typed(layer).forward, typed(layer).backward)[direction] for layer in layers]
+        return [
+            sum(time * _time_share(layer, g) for time, layer in zip(both, layers, strict=True)) for g in groups
+        ]
+
+    times: list[list[list[float]]] = [by_stage(lambda o: o.forward), by_stage(lambda o: o.backward)]
+    times += [copies(out), copies(back)]
+    extra = [[at_end(layers, direction)] for layers in ends for direction in (0, 1)]
+    transfer = _per_stage(description.transfer_times, "transfer_times", asked.stages)
+    transfer = [[0.0 if x is None else x for x in transfer]]
+    tick, ticks = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
+
+    def held(value: Callable[[_Option], float]) -> list[list[float]]:
+        return [[value(o) * _memory_share(b, g) for o, b in zip(options, body_of, strict=True)] for g in groups]
+
+    parameter = [[layer.memory_parameter * _memory_share(layer, g) for layer in bodies] for g in groups]
+    static = [0.0] * asked.stages
+    for layers, stage in zip(ends, (0, asked.stages - 1), strict=True):
+        static[stage] += sum(layer.memory_parameter * _memory_share(layer, groups[stage]) for layer in layers)
+    bounds = [_limits(description, asked.stages, groups), _per_stage(description.host_limits, "host_limits", asked.stages)]
+    known = [[x or 0.0 for x in each] for each in bounds]
+    grain, memory = _whole([held(lambda o: o.device), held(lambda o: o.moved), parameter, [static, *known]], MOST_GRAINS)
+    limits = [
+        np.array([NO_LIMIT if x is None else y for x, y in zip(said, row, strict=True)], np.int64)
+        for said, row in zip(bounds, memory[3][1:], strict=True)
+    ]
+    return Problem(
+        stages=asked.stages,
+        chunks=asked.chunks,
+        micro_batches=asked.micro_batches,
+        schedule=asked.schedule,
+        runs=runs,
+        columns=tuple(columns),
+        types=tuple(layer.name for layer in bodies),
+        forward=ticks[0],
+        backward=ticks[1],
+        copy_out=ticks[2],
+        copy_in=ticks[3],
+        device=memory[0],
+        host=memory[1],
+        parameter=memory[2],
+        first=(ticks[4][0], ticks[5][0]),
+        last=(ticks[6][0], ticks[7][0]),
+        static=memory[3][0],
+        limit=limits[0],
+        host_limit=limits[1],
+        transfer=ticks[8][0],
+        min_layers=asked.min_layers,
+        tick=tick,
+        grain=grain,
+    )
+
+
+def _options(layer: LayerFields) -> list[_Option]:
+    """A layer's levels, the fastest first; what another level beats in time and memory both is left out."""
+    of = typed(layer)
+    found = [
+        _Option(v.name, False, of.forward, of.backward * (1 + v.extra_backward), v.memory_mb, 0.0) for v in of.levels
+    ]
+    kept = layer.memory_activation or 0.0
+    for level in layer.offload_levels:
+        moved = kept - level.memory if level.moved is None else level.moved
+        found.append(_Option(level.name, True, of.forward, of.backward, level.memory, moved))
+    if not of.levels:  # no memory is given at all: activations are kept and weigh nothing
+        found.append(_Option("none", False, of.forward, of.backward, 0.0, 0.0))
+    found.sort(key=lambda o: (o.backward, o.moved, o.device))
+    return [
+        o for i, o in enumerate(found)
+        if not any(a.backward <= o.backward and a.device <= o.device and a.moved <= o.moved for a in found[:i])
+    ]  # fmt: skip
+
+
+def _time_share(layer: LayerFields, group: DeviceGroup) -> float:
+    q = layer.serial_fraction
+    return (1.0 if q is None else q + (1 - q) / group.devices) / group.speed
+
+
+def _memory_share(layer: LayerFields, group: DeviceGroup) -> float:
+    return 1.0 if layer.serial_fraction is None else 1.0 / group.devices
+
+
+def _per_stage(given: PerStage | None, field: str, stages: int) -> list[float | None]:
+    if given is None:
+        return [None] * stages
+    if isinstance(given, list):
+        if len(given) != stages:
+            problem = f"{len(given)} entries for {stages} stages"
+            raise DocumentError(f"$.{field}", problem, "give one number, or one for each stage")
+        return list(given)
+    return [given] * stages
+
+
+def _limits(description: Description, stages: int, groups: Sequence[DeviceGroup]) -> list[float | None]:
+    """MB of a device on each stage: the smaller of `memory_limits` and the group's own."""
+    said = _per_stage(description.memory_limits, "memory_limits", stages)
+    return [
+        min((x for x in (limit, group.memory) if x is not None), default=None)
+        for limit, group in zip(said, groups, strict=True)
+    ]
+
+
+def _most(asked: Request, runs: Iterable[tuple[int, int]]) -> int:
+    """No schedule is longer than so many of the longest times: every task, one after another, and its links."""
+    layers = sum(count for _, count in runs)
+    return 4 * asked.micro_batches * (layers + 2 * asked.stages * asked.chunks + 2)
+
+
+def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[float, list[I64]]:
+    """Numbers as integers, and what one of them is worth: exact where decimals allow, else as fine as `most` allows
+    for the largest (`most` itself then, or a little less)."""
+    flat = [x for rows in values for row in rows for x in row]
+    largest = max(flat, default=0.0)
+    digits = max((-int(Decimal(repr(float(x))).as_tuple().exponent) for x in flat if x), default=0)
+    room = math.floor(math.log10(most / largest)) if largest else 0
+    scale = Fraction(10) ** min(digits, room)
+    whole = [[[round(Fraction(x) * scale) for x in row] for row in rows] for rows in values]
+    common = math.gcd(*(x for rows in whole for row in rows for x in row)) or 1
+    return float(common / scale), [np.array([[x // common for x in row] for row in rows], np.int64) for rows in whole]

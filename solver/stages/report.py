@@ -1,0 +1,92 @@
+"""A solution in the description's units: what the command prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solver.stages.memory import fits, memory
+from solver.stages.problem import Problem, fastest_split, uniform
+from solver.stages.solve import Solution, value
+
+I64 = NDArray[np.int64]
+
+
+def answer(solution: Solution) -> dict[str, Any]:
+    """The document of `hyperopt stages --json` (docs/reference/stages.md): times in the description's unit, MB."""
+    p, split = solution.problem, solution.split
+    made = {
+        "objective": solution.objective,
+        "status": solution.status,
+        "stop_reason": solution.stop_reason,
+        "value": _time(p, solution.value),
+        "bound": _time(p, solution.bound),
+        "gap": solution.gap,
+        "seconds": round(solution.seconds, 3),
+        "stages": p.stages,
+        "chunks": p.chunks,
+        "micro_batches": p.micro_batches,
+        "schedule": p.schedule,
+        "layers": by_stage(p, split.sum(1)),
+        "layers_per_stage": p.counts(split).sum(0).tolist(),
+    }
+    return made | levels(p, split) | figures(p, split) | {"uniform": even(p)}
+
+
+def levels(problem: Problem, split: I64) -> dict[str, Any]:
+    """Layers at each level as [stage][chunk]: `recompute` and `offload` over all types, `types` for each."""
+    told: dict[str, Any] = {"recompute": {}, "offload": {}, "types": {}}
+    for k, column in enumerate(problem.columns):
+        at = told[column.kind]
+        at[column.level] = at.get(column.level, 0) + split[:, k]
+        one = told["types"].setdefault(problem.types[column.type], {})
+        one[column.level] = by_stage(problem, split[:, k])
+    for kind in ("recompute", "offload"):
+        told[kind] = {level: by_stage(problem, counts) for level, counts in told[kind].items()}
+    return told
+
+
+def figures(problem: Problem, split: I64) -> dict[str, Any]:
+    """Simulated times and memory of any split."""
+    durations = problem.durations(split)
+    work = durations.reshape(problem.chunks, problem.stages, 2)
+    held = memory(problem, split)
+    makespan = value(problem, "makespan", split)
+    busy = work.sum((0, 2)) * problem.micro_batches
+    return {
+        "makespan": _time(problem, makespan),
+        "folded": _time(problem, value(problem, "folded", split)),
+        "slowest": _time(problem, work.sum((0, 2)).max()),
+        "slowest_forward": _time(problem, work[:, :, 0].sum(0).max()),
+        "forward": [[_time(problem, x) for x in row] for row in work[:, :, 0].T],
+        "backward": [[_time(problem, x) for x in row] for row in work[:, :, 1].T],
+        "bubble": round(1 - float(busy.sum()) / (makespan * problem.stages), 6) if makespan else 0.0,
+        "peak": [_megabytes(problem, x) for x in held.peak],
+        "peak_static": [_megabytes(problem, x) for x in held.static],
+        "peak_host": [_megabytes(problem, x) for x in held.host],
+        "alive_layers": held.alive.tolist(),
+        "limits": [_megabytes(problem, x) if x < 2**59 else None for x in problem.limit],
+    }
+
+
+def even(problem: Problem) -> dict[str, Any]:
+    """The uniform split at the fastest levels: what is had without a plan, and whether it fits."""
+    split = fastest_split(problem, uniform(problem))
+    told = figures(problem, split)
+    kept = ("makespan", "slowest", "slowest_forward", "peak", "alive_layers")
+    return {"layers": by_stage(problem, split.sum(1)), "fits": fits(problem, split)} | {key: told[key] for key in kept}
+
+
+def by_stage(problem: Problem, per_group: I64) -> list[list[int]]:
+    """[stage][chunk]."""
+    return np.asarray(per_group).reshape(problem.chunks, problem.stages).T.tolist()  # type: ignore[no-any-return]
+
+
+def _time(problem: Problem, ticks: float) -> float:
+    return float(f"{float(ticks) * problem.tick:.12g}")
+
+
+def _megabytes(problem: Problem, grains: float) -> float:
+    return float(f"{float(grains) * problem.grain:.12g}")
