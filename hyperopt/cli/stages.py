@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from hyperopt import layers
-from hyperopt.cli.files import INFEASIBLE, MOST_SEED, AsJson, Output, check_output, say
+from hyperopt.cli.files import INFEASIBLE, MOST_SEED, AsJson, check_output, say
 from hyperopt.documents import write_bytes
 
 MOST_STAGES, MOST_CHUNKS, MOST_MICRO_BATCHES = 512, 64, 100_000
@@ -33,7 +33,7 @@ def stages(
     min_layers: Annotated[int, typer.Option(min=0, help="layers that each stage and chunk must hold")] = 1,
     time_limit: Annotated[float, typer.Option(min=0, help="seconds")] = 60.0,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
-    output: Annotated[Output, typer.Option("-o", "--output", help="where to write the answer in JSON")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="where to write the answer in JSON")] = None,
     timeline: Annotated[Path | None, typer.Option(help="where to draw the time line (.svg, else text)")] = None,
     as_json: AsJson = False,
 ) -> int:

@@ -94,8 +94,8 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     times: list[list[list[float]]] = [by_stage(lambda o: o.forward), by_stage(lambda o: o.backward)]
     times += [copies(out), copies(back)]
     extra = [[at_end(layers, direction)] for layers in ends for direction in (0, 1)]
-    transfer = _per_stage(description.transfer_times, "transfer_times", asked.stages)
-    transfer = [[0.0 if x is None else x for x in transfer]]
+    links = _per_stage(description.transfer_times, "transfer_times", asked.stages)
+    transfer = [[0.0 if x is None else x for x in links]]
     tick, ticks = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
 
     def held(value: Callable[[_Option], float]) -> list[list[float]]:
@@ -105,9 +105,11 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     static = [0.0] * asked.stages
     for layers, stage in zip(ends, (0, asked.stages - 1), strict=True):
         static[stage] += sum(layer.memory_parameter * _memory_share(layer, groups[stage]) for layer in layers)
-    bounds = [_limits(description, asked.stages, groups), _per_stage(description.host_limits, "host_limits", asked.stages)]
+    hosts = _per_stage(description.host_limits, "host_limits", asked.stages)
+    bounds = [_limits(description, asked.stages, groups), hosts]
     known = [[x or 0.0 for x in each] for each in bounds]
-    grain, memory = _whole([held(lambda o: o.device), held(lambda o: o.moved), parameter, [static, *known]], MOST_GRAINS)
+    activations = [held(lambda o: o.device), held(lambda o: o.moved)]
+    grain, memory = _whole([*activations, parameter, [static, *known]], MOST_GRAINS)
     limits = [
         np.array([NO_LIMIT if x is None else y for x, y in zip(said, row, strict=True)], np.int64)
         for said, row in zip(bounds, memory[3][1:], strict=True)

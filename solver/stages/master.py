@@ -143,12 +143,12 @@ class Master:
         """One path or cycle more."""
         terms = [float(n) * d for n, d in zip(reason.counts, self.durations, strict=True) if n]
         length = sum(terms) + float(reason.lag) * self.per_tick
-        if reason.cycle:
-            self.model.Add(float(reason.back) * self.sigma >= length)
-        elif self.sigma is not None:
-            self.model.Add(self.value >= length + float(self.folded - reason.back) * self.sigma)
-        else:
+        if self.sigma is None:
             self.model.Add(self.value >= length)
+        elif reason.cycle:
+            self.model.Add(float(reason.back) * self.sigma >= length)
+        else:
+            self.model.Add(self.value >= length + float(self.folded - reason.back) * self.sigma)
 
     def below(self, ticks: int) -> None:
         """From now on only splits better than that, by more than the tolerance."""

@@ -107,11 +107,11 @@ class Problem:
         at = np.arange(self.groups) % self.stages
         work = np.stack([(split * self.forward[at]).sum(1), (split * self.backward[at]).sum(1)], 1) + self.extra
         copies = np.stack([(split * self.copy_out[at]).sum(1), (split * self.copy_in[at]).sum(1)], 1)
-        return np.maximum(work, copies)
+        return np.asarray(np.maximum(work, copies), np.int64)
 
     def counts(self, split: I64) -> I64:
         """[chunk, stage]: layers."""
-        return split.sum(1).reshape(self.chunks, self.stages)
+        return np.asarray(split.sum(1).reshape(self.chunks, self.stages), np.int64)
 
     def statics(self, split: I64) -> I64:
         """[stage]: grains that are there all the time."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +62,7 @@ def _blocks(stages: int, micro_batches: int) -> list[range]:
     if not count:
         return [range(micro_batches)]
     starts = [0, *range(stages + rest, micro_batches + 1, stages)]
-    return [range(a, b) for a, b in zip(starts, starts[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(starts)]
 
 
 def most_alive(order: Sequence[Task], chunks: int) -> list[tuple[int, ...]]:
@@ -126,8 +127,9 @@ def graph(schedule: Schedule, stages: int, chunks: int, micro_batches: int) -> G
     alive = np.zeros((stages, max(map(len, live)), chunks), np.int64)
     for stage, rows_of in enumerate(live):
         alive[stage, : len(rows_of)] = rows_of
-    table = np.array(rows, np.int64).T.copy()
-    return Graph(stages, chunks, tuple(map(tuple, listed)), *table, alive, position)
+    stage_of, duration, before, needs, links = np.array(rows, np.int64).T.copy()
+    listed_once = tuple(map(tuple, listed))
+    return Graph(stages, chunks, listed_once, stage_of, duration, before, needs, links, alive, position)
 
 
 def _source(stage: int, task: Task, stages: int, chunks: int) -> tuple[tuple[int, Task] | None, int]:

@@ -49,7 +49,7 @@ class Search:
         return int(value), best
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def over(stage, stages, chunks, split, type_of, device, host, parameter, static, limit, host_limit, alive):  # type: ignore[no-untyped-def]
     """Grains by which a stage is over its limits, device and host together."""
     held, columns = static[stage], split.shape[1]
@@ -73,7 +73,7 @@ def over(stage, stages, chunks, split, type_of, device, host, parameter, static,
     return max(0, held + most_act - limit[stage]) + max(0, most_out - host_limit[stage])
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def anneal(  # type: ignore[no-untyped-def]
     objective, stages, chunks, layer_types, type_of, forward, backward, copy_out, copy_in,
     device, host, parameter, extra, static, limit, host_limit, min_layers, alive,
@@ -199,7 +199,7 @@ def anneal(  # type: ignore[no-untyped-def]
     return best_value, best
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _some(split, group, columns):  # type: ignore[no-untyped-def]
     """The column of a layer drawn from a group; -1 if it has none."""
     total = split[group].sum()
@@ -213,7 +213,7 @@ def _some(split, group, columns):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _retype(split, group, bounds, layer_types, type_of, columns):  # type: ignore[no-untyped-def]
     """Takes layers of each type off a group, or adds them at the first column of the type, as its bounds say."""
     wanted = np.zeros(type_of.max() + 1, np.int64)

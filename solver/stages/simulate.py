@@ -30,7 +30,7 @@ WRITTEN_BLOCKS = 5
 
 @dataclass(frozen=True, eq=False)
 class Reason:
-    """``value >= counts . durations + lag - back * sigma``, or for a cycle ``back * sigma >= counts . durations + lag``.
+    """``value >= counts . durations + lag - back * sigma``; for a cycle ``back * sigma >= counts . durations + lag``.
 
     `counts`: [group * 2 + direction]; `lag`: ticks on links.
     """
@@ -119,7 +119,7 @@ def clock(problem: Problem, objective: Objective) -> Clock:
     return Clock(made, lag, anchors, left_out)
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def settle(
     durations: I64, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, sigma: int
 ) -> tuple[I64, I64, int]:
@@ -155,7 +155,7 @@ def settle(
     return ends, parent, stuck
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def least_sigma(durations: I64, index: I64, anchors: I64) -> int:
     """What each stage works between its two anchors, at least: the tasks of one block. The largest over stages."""
     stages = len(anchors)
@@ -169,7 +169,7 @@ def least_sigma(durations: I64, index: I64, anchors: I64) -> int:
     return most
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def tell(
     durations: I64, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, folded_blocks: int
 ) -> int:
@@ -178,7 +178,7 @@ def tell(
     while True:
         ends, parent, task = settle(durations, index, before, needs, lag, anchors, sigma)
         if task < 0:
-            return ends.max() + folded_blocks * sigma
+            return int(ends.max()) + folded_blocks * sigma
         for _ in range(len(index)):  # onto the cycle: no path without one is longer
             task = -2 - parent[task] if parent[task] <= -2 else parent[task]
         at, backs, length = task, 0, 0
