@@ -60,6 +60,8 @@ class Master:
         self.durations = [self.model.NumVar(0, infinity, "") for _ in range(2 * problem.groups)]
         self.value = self.model.NumVar(0, infinity, "value")
         self.sigma = self.model.NumVar(0, infinity, "sigma") if self.folded else None
+        self.ended: list[list[Any]] = []
+        self.by_run: list[list[Any]] = []
         self._order()
         self._memory()
         self._time()
@@ -80,7 +82,7 @@ class Master:
             ]
             sums = [[sum(of) for of in row] for row in of_run]
         else:  # a type in several runs: count runs apart, and add up
-            sums = [[self._count(count) for _, count in p.runs] for _ in range(p.groups)]
+            self.by_run = sums = [[self._count(count) for _, count in p.runs] for _ in range(p.groups)]
             for g in range(p.groups):
                 for t in range(len(p.types)):
                     runs = [x for x, (u, _) in zip(sums[g], p.runs, strict=True) if u == t]
@@ -92,6 +94,7 @@ class Master:
             m.Add(sum(self.layers[g]) >= p.min_layers)
         for j in range(len(p.runs) - 1):
             ended = [self._count(1) for _ in range(p.groups)]
+            self.ended.append(ended)
             for g in range(p.groups):
                 m.Add(sum(sums[h][j] for h in range(g + 1)) >= p.runs[j][1] * ended[g])
                 m.Add(sums[g][j + 1] <= p.runs[j + 1][1] * ended[g])
@@ -153,6 +156,35 @@ class Master:
     def below(self, ticks: int) -> None:
         """From now on only splits better than that, by more than the tolerance."""
         self.value.SetUb(ticks * self.per_tick * (1 - TOLERANCE))
+
+    def start(self, split: I64, ticks: int) -> None:
+        """Begins from a known split, whose value is `ticks` (and sigma what remains of it): SCIP tells a bound only
+        once it has a solution."""
+        p = self.problem
+        flat = p.durations(split).ravel()
+        values = [(x, float(n)) for row, counts in zip(self.layers, split, strict=True)
+                  for x, n in zip(row, counts, strict=True)]  # fmt: skip
+        values += [(x, float(d) * self.per_tick) for x, d in zip(self.durations, flat, strict=True)]
+        values.append((self.value, ticks * self.per_tick))
+        if self.sigma is not None:
+            told = clock(p, self.objective)
+            values.append((self.sigma, float(told.sigma(p.durations(split))) * self.per_tick))
+        values += self._order_of(split)
+        self.model.SetHint([x for x, _ in values], [n for _, n in values])
+
+    def _order_of(self, split: I64) -> list[tuple[Any, float]]:
+        """What `_order`'s own variables are for a split."""
+        p = self.problem
+        bounds = np.concatenate([[0], np.cumsum(split.sum(1))])
+        ends = np.cumsum([count for _, count in p.runs])
+        found = []
+        for j, row in enumerate(self.ended):
+            found += [(x, float(bounds[g + 1] >= ends[j])) for g, x in enumerate(row)]
+        for g, row in enumerate(self.by_run):
+            for j, x in enumerate(row):
+                low = max(int(bounds[g]), int(ends[j] - p.runs[j][1]))
+                found.append((x, float(max(0, min(int(bounds[g + 1]), int(ends[j])) - low))))
+        return found
 
     def solve(self, seconds: float | None = None) -> Answer:
         """The program's optimum, or what is known of it after so many seconds."""

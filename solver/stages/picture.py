@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from solver.stages.problem import Problem
 from solver.stages.schedule import BACKWARD, FORWARD
-from solver.stages.simulate import clock, settle
+from solver.stages.simulate import clock
 
 I64 = NDArray[np.int64]
 NAMES = "0123456789abcdefghijklmnopqrstuvwxyz"
@@ -22,12 +22,13 @@ HUES = ("#4c78a8", "#72b7b2", "#54a24b", "#eeca3b", "#b279a2", "#ff9da6", "#9d75
 def spans(problem: Problem, split: I64) -> tuple[list[list[tuple[int, int, int, int, int]]], int]:
     """[stage]: (start, end, direction, chunk, micro-batch) in ticks, in order; and the makespan."""
     told = clock(problem, "makespan")
-    g, durations = told.graph, problem.durations(split).ravel()
-    ends, _, _ = settle(durations, g.duration, g.before, g.needs, told.lag, told.anchors, 0)
+    g, durations = told.graph, problem.durations(split)
+    ends, _, _ = told.times(durations)
+    lengths = durations.ravel()
     rows: list[list[tuple[int, int, int, int, int]]] = [[] for _ in range(problem.stages)]
     for (stage, task), i in g.position.items():
         end = int(ends[i])
-        rows[stage].append((end - int(durations[g.duration[i]]), end, task.direction, task.chunk, task.micro_batch))
+        rows[stage].append((end - int(lengths[g.duration[i]]), end, task.direction, task.chunk, task.micro_batch))
     return [sorted(row) for row in rows], int(ends.max())
 
 

@@ -38,13 +38,14 @@ class Search:
         p = self.problem
         made: Clock = clock(p, "makespan" if self.objective == "slowest" else self.objective)
         g = made.graph
-        value, best = anneal(
+        best = split.copy()
+        value = anneal(
             SLOWEST if self.objective == "slowest" else MAKESPAN,
             p.stages, p.chunks, p.layer_types, p.type_of, p.forward, p.backward, p.copy_out, p.copy_in,
             p.device, p.host, p.parameter, p.extra, p.static, p.limit, p.host_limit, p.min_layers,
             graph(p.schedule, p.stages, p.chunks, p.micro_batches).alive,
             g.duration, g.before, g.needs, made.lag, made.anchors, made.folded_blocks,
-            np.ascontiguousarray(split), steps, seed, hot, COLD,
+            np.ascontiguousarray(split), steps, seed, hot, COLD, best,
         )  # fmt: skip
         return int(value), best
 
@@ -77,13 +78,12 @@ def over(stage, stages, chunks, split, type_of, device, host, parameter, static,
 def anneal(  # type: ignore[no-untyped-def]
     objective, stages, chunks, layer_types, type_of, forward, backward, copy_out, copy_in,
     device, host, parameter, extra, static, limit, host_limit, min_layers, alive,
-    index, before, needs, lag, anchors, folded, start, steps, seed, hot, cold,
+    index, before, needs, lag, anchors, folded, start, steps, seed, hot, cold, best,
 ):  # fmt: skip
     np.random.seed(seed)
     groups, columns, layers = stages * chunks, start.shape[1], len(layer_types)
     split = start.copy()
     trial = start.copy()
-    best = start.copy()
     durations = np.zeros(2 * groups, np.int64)
     bounds = np.zeros(groups + 1, np.int64)
     for g in range(groups):
@@ -196,7 +196,7 @@ def anneal(  # type: ignore[no-untyped-def]
             if value < best_value:
                 best_value = value
                 best[:] = trial
-    return best_value, best
+    return best_value
 
 
 @njit(cache=True)

@@ -56,12 +56,29 @@ class Clock:
         g = self.graph
         return int(tell(durations.ravel(), g.duration, g.before, g.needs, self.lag, self.anchors, self.folded_blocks))
 
+    def sigma(self, durations: I64) -> int:
+        """Ticks between the last two blocks; 0 where nothing is folded."""
+        if not self.folded_blocks:
+            return 0
+        g, flat = self.graph, durations.ravel()
+        whole = tell(flat, g.duration, g.before, g.needs, self.lag, self.anchors, self.folded_blocks)
+        more = tell(flat, g.duration, g.before, g.needs, self.lag, self.anchors, self.folded_blocks + 1)
+        return int(more - whole)
+
+    def times(self, durations: I64, sigma: int = 0) -> tuple[I64, I64, int]:
+        """Ends and parents of all tasks, and what never settles (`settle`)."""
+        g = self.graph
+        ends, parent = np.empty((2, len(g.duration)), np.int64)
+        flat = np.ascontiguousarray(durations.ravel())
+        stuck = settle(flat, g.duration, g.before, g.needs, self.lag, self.anchors, sigma, ends, parent)
+        return ends, parent, int(stuck)
+
     def reasons(self, durations: I64) -> tuple[int, list[Reason]]:
         """The value, and the path (and the last cycle) that set it."""
         g, flat = self.graph, durations.ravel()
         sigma, found = least_sigma(flat, g.duration, self.anchors), []
         while True:
-            ends, parent, stuck = settle(flat, g.duration, g.before, g.needs, self.lag, self.anchors, sigma)
+            ends, parent, stuck = self.times(durations, sigma)
             if stuck < 0:
                 break
             cycle = self._walk(parent, stuck, whole=False)
@@ -121,15 +138,18 @@ def clock(problem: Problem, objective: Objective) -> Clock:
 
 @njit(cache=True)
 def settle(
-    durations: I64, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, sigma: int
-) -> tuple[I64, I64, int]:
-    """Ends and parents of all tasks (-1: none; -2 - a: put off behind the start of a, by sigma), and a task on a
-    cycle that never settles, -1 if there is none. A path uses each arc back once: more rounds than arcs are a cycle.
+    durations: I64, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, sigma: int, ends: I64, parent: I64
+) -> int:
+    """Fills in ends and parents of all tasks (-1: none; -2 - a: put off behind the start of a, by sigma); a task on
+    a cycle that never settles, -1 if there is none. A path uses each arc back once: more rounds than arcs are a cycle.
+
+    (Compiled functions hand back no arrays here: numba 0.68, loading from its cache one that another calls too, failed
+    to box them now and then: "NRT_adapt_ndarray_to_python, descr is NULL".)
     """
     count, arcs = len(index), len(anchors)
-    ends = np.full(count, -1, np.int64)
     earliest = np.zeros(count, np.int64)
-    parent = np.full(count, -1, np.int64)
+    ends[:] = -1
+    parent[:] = -1
     stuck = -1
     for _ in range(arcs + 2):
         for i in range(count):
@@ -152,7 +172,7 @@ def settle(
                 stuck = early
         if stuck < 0:
             break
-    return ends, parent, stuck
+    return stuck
 
 
 @njit(cache=True)
@@ -175,8 +195,10 @@ def tell(
 ) -> int:
     """As `Clock.reasons`, the value alone, compiled throughout."""
     sigma = least_sigma(durations, index, anchors)
+    ends = np.empty(len(index), np.int64)
+    parent = np.empty(len(index), np.int64)
     while True:
-        ends, parent, task = settle(durations, index, before, needs, lag, anchors, sigma)
+        task = settle(durations, index, before, needs, lag, anchors, sigma, ends, parent)
         if task < 0:
             return int(ends.max()) + folded_blocks * sigma
         for _ in range(len(index)):  # onto the cycle: no path without one is longer

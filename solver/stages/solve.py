@@ -165,7 +165,7 @@ class _Solve:
             program.add(reason)
         while not self.stop.asked(None, 0) and not self.cancelled():
             if self.best is not None:
-                program.below(self.best_value)
+                program.start(self.best, self.best_value)
             answer = program.solve(self.stop.seconds_left())
             if answer.infeasible:
                 return "proven"
