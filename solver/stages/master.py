@@ -53,6 +53,8 @@ class Master:
         self.integer = engine != "GLOP"
         self.folded = clock(problem, objective).folded_blocks if objective == "folded" else 0
         self.model: Any = pywraplp.Solver.CreateSolver(engine)
+        self.precise = pywraplp.MPSolverParameters()
+        self.precise.SetDoubleParam(self.precise.RELATIVE_MIP_GAP, TOLERANCE / 10)  # 10^-4 unless told
         infinity = self.model.infinity()
         self.layers = [
             [self._count(problem.layers) for _ in problem.columns] for _ in range(problem.groups)
@@ -190,7 +192,7 @@ class Master:
         """The program's optimum, or what is known of it after so many seconds."""
         if seconds is not None:
             self.model.SetTimeLimit(max(1, int(seconds * 1000)))
-        status = self.model.Solve()
+        status = self.model.Solve(self.precise)
         if status == pywraplp.Solver.INFEASIBLE:
             return Answer(float("inf"), None, True)
         if status == pywraplp.Solver.NOT_SOLVED:
