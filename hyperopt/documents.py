@@ -181,7 +181,7 @@ def _unknown_in_list(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
     flat = isinstance(kind, type) and not any(_fields(kind).values())
     strict = msgspec.json.Decoder(_strict(kind)) if flat else None
     names: set[str] = set()
-    for item in msgspec.json.decode(text, type=list[msgspec.Raw]):
+    for item in msgspec.json.decode(text, type=list[msgspec.Raw] | None) or ():
         if strict is not None:
             try:
                 strict.decode(item)

@@ -6,11 +6,12 @@ plan with nothing but itself; whether it is legal for a profile is the business 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
-from hyperopt.documents import MAX_DOCUMENT_BYTES, canonical, decode, sha256
+from hyperopt.documents import MAX_DOCUMENT_BYTES, DocumentError, canonical, decode, sha256
 from hyperopt.profile import Bytes, Index, Profile
 
 FAMILY, MAJOR = "hyperopt.plan", 1
@@ -83,6 +84,27 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
 
 
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """A pipeline stage: ranks, the layers they hold, and what leaves HBM there.
+
+    `layers`: positions in the model, from 0; a list for each chunk where the stage has several. `recompute_levels`,
+    `offload_levels`: level -> layers at that level. `residency`: orders for a rank of the stage, as the plan's own.
+    """
+
+    devices: tuple[Index, ...] = ()
+    layers: tuple[Index | tuple[Index, ...], ...] = ()
+    micro_batches: Annotated[int, msgspec.Meta(ge=1, le=10**6)] = 1
+    residency: Residency = Residency()
+    recompute_levels: dict[str, tuple[Index, ...]] = {}
+    offload_levels: dict[str, tuple[Index, ...]] = {}
+
+    @property
+    def chunks(self) -> tuple[tuple[int, ...], ...]:
+        """Layers by chunk."""
+        nested = tuple(chunk for chunk in self.layers if isinstance(chunk, tuple))
+        return nested or (tuple(layer for layer in self.layers if isinstance(layer, int)),)
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     format: str = f"{FAMILY}/{MAJOR}"
     plan_id: str = ""
@@ -92,7 +114,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     objective: Objective = "min_step_time"
     residency: Residency = Residency()
     sharding: dict[str, Any] | None = None
-    stages: list[dict[str, Any]] | None = None
+    stages: tuple[Stage, ...] | None = None
     predicted: Predicted | None = None
     bound: Bound | None = None
     alternatives: tuple[dict[str, Any], ...] = ()
@@ -119,7 +141,45 @@ def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Plan, list[str]]
 
     Raises `DocumentError`.
     """
-    return decode(data, Plan, FAMILY, MAJOR, limit)
+    plan, warnings = decode(data, Plan, FAMILY, MAJOR, limit)
+    check_stages(plan.stages or ())
+    return plan, warnings
+
+
+def check_stages(stages: Sequence[Stage]) -> None:
+    """Raises `DocumentError` where stages contradict each other: a rank on two of them, a layer twice or nowhere or
+    out of the pipeline's order, other micro-batches or chunks than the first stage's, a level for a layer that is
+    elsewhere."""
+    if not stages:
+        return
+    count = len(stages[0].chunks)
+    owner: dict[int, int] = {}
+    for s, stage in enumerate(stages):
+        at = f"$.stages[{s}]"
+        if any(isinstance(x, tuple) for x in stage.layers) and any(isinstance(x, int) for x in stage.layers):
+            raise DocumentError(f"{at}.layers", "mixes layers and lists of layers", "give a list for each chunk")
+        if len(stage.chunks) != count:
+            problem = f"{len(stage.chunks)} chunks where stage 0 has {count}"
+            raise DocumentError(f"{at}.layers", problem, "give every stage as many; a chunk may be empty")
+        if stage.micro_batches != stages[0].micro_batches:
+            problem = f"{stage.micro_batches} where stage 0 has {stages[0].micro_batches}"
+            raise DocumentError(f"{at}.micro_batches", problem, "every micro-batch passes through all stages")
+        for rank in stage.devices:
+            if rank in owner:
+                problem = f"rank {rank} is on stage {owner[rank]} already"
+                raise DocumentError(f"{at}.devices", problem, "give every rank one stage")
+            owner[rank] = s
+        held = {layer for chunk in stage.chunks for layer in chunk}
+        for field in ("recompute_levels", "offload_levels"):
+            for level, layers in getattr(stage, field).items():
+                if strangers := sorted(set(layers) - held):
+                    problem = f"layer {strangers[0]} is not on this stage"
+                    raise DocumentError(f"{at}.{field}.{level}", problem, "name the stage's own layers")
+    placed = [(c, s, layer) for c in range(count) for s, stage in enumerate(stages) for layer in stage.chunks[c]]
+    for expected, (_, s, layer) in enumerate(placed):
+        if layer != expected:
+            problem = f"layer {layer} stands where {expected} follows in the pipeline"
+            raise DocumentError(f"$.stages[{s}].layers", problem, "place each layer once, chunk by chunk, in order")
 
 
 EMPTY = Plan()

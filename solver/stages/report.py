@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hyperopt.plan import Stage, check_stages
 from solver.stages.memory import fits, memory
 from solver.stages.problem import Problem, fastest_split, uniform
 from solver.stages.solve import Solution, value
@@ -32,7 +35,43 @@ def answer(solution: Solution) -> dict[str, Any]:
         "layers": by_stage(p, split.sum(1)),
         "layers_per_stage": p.counts(split).sum(0).tolist(),
     }
-    return made | levels(p, split) | figures(p, split) | {"uniform": even(p)}
+    stages = msgspec.to_builtins(plan_stages(p, split))
+    return made | levels(p, split) | figures(p, split) | {"uniform": even(p), "plan": {"stages": stages}}
+
+
+def plan_stages(problem: Problem, split: I64, devices: Sequence[int] | None = None) -> tuple[Stage, ...]:
+    """A split as the `stages` of a plan. `devices`: ranks of each stage (one unless given), numbered along the
+    pipeline. Within a group and type the first layers have the costliest levels: theirs is the longest wait."""
+    devices = [1] * problem.stages if devices is None else devices
+    first_rank = np.concatenate([[0], np.cumsum(devices)])
+    of_group: list[tuple[int, ...]] = []
+    named: list[dict[str, dict[str, list[int]]]] = [{"recompute": {}, "offload": {}} for _ in range(problem.stages)]
+    start = 0
+    for g in range(problem.groups):
+        layers = range(start, start + int(split[g].sum()))
+        start = layers.stop
+        of_group.append(tuple(layers))
+        for t in range(len(problem.types)):
+            free = [layer for layer in layers if problem.layer_types[layer] == t]
+            for k in reversed(np.flatnonzero(problem.type_of == t)):
+                column, n = problem.columns[k], int(split[g, k])
+                taken, free = free[:n], free[n:]
+                if taken and column.level != "none":
+                    named[g % problem.stages][column.kind].setdefault(column.level, []).extend(taken)
+    made = []
+    for s in range(problem.stages):
+        chunks = tuple(of_group[c * problem.stages + s] for c in range(problem.chunks))
+        made.append(
+            Stage(
+                devices=tuple(range(int(first_rank[s]), int(first_rank[s + 1]))),
+                layers=chunks if problem.chunks > 1 else chunks[0],
+                micro_batches=problem.micro_batches,
+                recompute_levels={level: tuple(layers) for level, layers in named[s]["recompute"].items()},
+                offload_levels={level: tuple(layers) for level, layers in named[s]["offload"].items()},
+            )
+        )
+    check_stages(made)
+    return tuple(made)
 
 
 def levels(problem: Problem, split: I64) -> dict[str, Any]:

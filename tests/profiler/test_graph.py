@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 import profiler
-from hyperopt.plan import Action, Budget, Plan, Residency
+from hyperopt.plan import Action, Budget, Plan, Residency, Stage
 from hyperopt.profile import IDLE, Profile
 from hyperopt.replay import replay
 from profiler.apply import graph
@@ -187,7 +187,7 @@ def test_everything_that_graph_mode_cannot_do_is_refused_at_once(profile: Profil
         ),
         recompute=part.recompute,
     )
-    plan = Plan(profile_digest=profile.digest, residency=residency, sharding={"mesh": [2]}, stages=[{"layers": []}])
+    plan = Plan(profile_digest=profile.digest, residency=residency, sharding={"mesh": [2]}, stages=(Stage(),))
     with pytest.raises(PlanRefused) as refusal, profiler.apply(net, profile, plan, step, args):
         pass
     said = "\n".join(refusal.value.reasons)

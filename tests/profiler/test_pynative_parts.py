@@ -101,7 +101,7 @@ def test_all_refusals_come_at_once() -> None:
     plan = msgspec.structs.replace(
         plan_of(profile, move(5, 1, 9)),
         sharding={"mesh": []},
-        stages=[],
+        stages=(),
         residency=Residency(initial={5: "host"}, actions=tuple(move(5, 1, 9))),
     )
     text = " | ".join(refusals(profile, plan, set()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement, pairwise, product
 from typing import Any
 
 EXTRA = {"none": 0.0, "select": 0.04, "full": 0.5}
@@ -88,7 +88,7 @@ def splits(case: Case) -> Iterator[list[tuple[list[dict[str, Any]], Levels]]]:
     groups = case.stages * case.chunks
     for cuts in combinations_with_replacement(range(len(layers) + 1), groups - 1):
         bounds = [0, *cuts, len(layers)]
-        parts = [layers[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        parts = [layers[a:b] for a, b in pairwise(bounds)]
         if min(map(len, parts)) < case.min_layers:
             continue
         for levels in product(*(list(_levels(part)) for part in parts)):
@@ -130,7 +130,7 @@ def value(case: Case, split: list[tuple[list[dict[str, Any]], Levels]]) -> float
             if alive > case.document["memory_limits"][s] + 1e-9:
                 return None
     if case.objective == "slowest":
-        return max(sum(forward[g] + backward[g] for g in range(s, len(split), p)) for s in range(p))
+        return max(float(sum(forward[g] + backward[g] for g in range(s, len(split), p))) for s in range(p))
     return makespan(case, forward, backward)
 
 
