@@ -57,7 +57,8 @@ class Master:
         self.precise.SetDoubleParam(self.precise.RELATIVE_MIP_GAP, TOLERANCE / 10)  # 10^-4 unless told
         infinity = self.model.infinity()
         self.layers = [
-            [self._count(problem.layers) for _ in problem.columns] for _ in range(problem.groups)
+            [self._count(problem.layers if fits else 0) for fits in self._alone(g % problem.stages)]
+            for g in range(problem.groups)
         ]
         self.durations = [self.model.NumVar(0, infinity, "") for _ in range(2 * problem.groups)]
         self.value = self.model.NumVar(0, infinity, "value")
@@ -73,6 +74,12 @@ class Master:
 
     def _count(self, most: int) -> Any:
         return self.model.IntVar(0, most, "") if self.integer else self.model.NumVar(0, most, "")
+
+    def _alone(self, stage: int) -> Any:
+        """[column]: whether a stage has room for a layer of it alone."""
+        p = self.problem
+        room = p.limit[stage] - p.static[stage]
+        return p.parameter[stage][p.type_of] + p.device[stage] <= room
 
     def _order(self) -> None:
         p, m = self.problem, self.model

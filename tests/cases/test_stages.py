@@ -192,7 +192,7 @@ LLAMA = {
 
 
 def test_llama2_70b_is_no_slower_than_its_published_split() -> None:
-    """16 stages, 2 chunks, 32 micro-batches: offsets [[0 x 14, 1, 1], [0 x 15, -2]], recompute [3, 1, 1, 1, 1, 0 ..]."""
+    """16 stages, 2 chunks, 32 micro-batches, offsets [[0 x 14, 1, 1], [0 x 15, -2]], recompute [3, 1, 1, 1, 1]."""
     asked = Request(stages=16, micro_batches=32, schedule="interleaved", chunks=2)
     p = problem(read(LLAMA), asked)
     published = fastest_split(p, [3] * 14 + [4, 4] + [3] * 15 + [1])
