@@ -38,7 +38,7 @@ def stages(
     as_json: AsJson = False,
 ) -> int:
     """Layers to pipeline stages, with a level of recomputation or offload for each. Exit 0: a split; 3: none fits."""
-    from solver.stages import NoPlanError, Objective, Request, Schedule, answer, solve
+    from solver.stages import NoPlanError, Objective, Request, Schedule, answer, grouped_answer, place, solve
     from solver.stages import problem as problem_of
     from solver.stages.picture import draw
 
@@ -56,13 +56,18 @@ def stages(
         raise typer.BadParameter(problem, param_hint="--micro-batches")
     asked = Request(stages=count, micro_batches=micro_batches, schedule=order, chunks=virtual, min_layers=min_layers)
     try:
-        solution = solve(problem_of(told, asked), aim, time_limit, seed)
+        if told.pool:
+            grouped = place(told, asked, aim, time_limit, seed)
+            solution, document = grouped.solution, grouped_answer(grouped, told, asked)
+        else:
+            solution = solve(problem_of(told, asked), aim, time_limit, seed)
+            document = answer(solution)
     except NoPlanError as none:
         if as_json:
-            print(msgspec.json.encode({"status": "infeasible", "why": str(none)}).decode())
+            status = "infeasible" if none.proven else "none found"
+            print(msgspec.json.encode({"status": status, "why": str(none)}).decode())
         say(f"{description.name}: {none}")
         return INFEASIBLE
-    document = answer(solution)
     if output is not None:
         write_bytes(msgspec.json.format(msgspec.json.encode(document)), output)
     if timeline is not None:
@@ -86,6 +91,10 @@ def _lines(told: dict[str, Any]) -> list[str]:
         f"gap {100 * told['gap']:.3f} %, {told['status']}: {told['stop_reason']}; {told['seconds']:.1f} s; "
         f"uniform {told['uniform']['makespan']:g}" + ("" if told["uniform"]["fits"] else " (does not fit)")
     ]
+    if "spmd" in told:
+        equal = told["spmd"]
+        lines.append("groups " + " | ".join(f"{g['devices']} {g['name']}" for g in told["groups"]) + "; equal groups: "
+                     + ("none" if equal is None else f"{equal['value']:g}"))  # fmt: skip
     for s, held in enumerate(told["layers"]):
         levels = [
             f"{name} {'/'.join(map(str, rows[s]))}"

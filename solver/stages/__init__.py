@@ -1,11 +1,13 @@
 """Stages: layers of unequal cost on pipeline stages, with a level for each, under the simulated schedule."""
 
 from solver.stages.describe import Request, problem
+from solver.stages.groups import Grouped, place
 from solver.stages.problem import NoPlanError, Objective, Problem, Schedule
-from solver.stages.report import answer
+from solver.stages.report import answer, grouped_answer
 from solver.stages.solve import Solution, solve, value
 
 __all__ = [
+    "Grouped",
     "NoPlanError",
     "Objective",
     "Problem",
@@ -13,6 +15,8 @@ __all__ = [
     "Schedule",
     "Solution",
     "answer",
+    "grouped_answer",
+    "place",
     "problem",
     "solve",
     "value",

@@ -8,7 +8,8 @@ A *pool* has devices of one or several kinds, in the order of the pipeline::
 
 A stage of a sub-model holds only its layers. Every way to divide the pool (each sub-model, or each kind where there are
 none, has groups of one size; no group mixes kinds; all devices are used) gets a short search, and the most promising
-ones are solved in earnest: the best of them is no proven optimum over all ways, and its bound is for its own groups.
+ones are solved in earnest. The bound is the least over all ways: the solver's of those that were solved, that of the
+linear relaxation of the others.
 """
 
 from __future__ import annotations
@@ -23,22 +24,25 @@ import numpy as np
 from hyperopt.documents import DocumentError
 from hyperopt.layers import Description, DeviceGroup
 from solver.stages.describe import Request, problem
+from solver.stages.master import relaxed, stage_reasons
 from solver.stages.problem import NO_LIMIT, NoPlanError, Objective, Problem, fastest_split, uniform
 from solver.stages.search import NO_VALUE, Search
 from solver.stages.solve import Solution, solve
 
 MOST_WAYS = 20_000
-QUICK_STEPS, KEPT = 3_000, 4
-"""Moves of the first look at each way, and how many ways are then solved in earnest."""
+QUICK_STEPS, KEPT, RELAX_S = 3_000, 4, 0.3
+"""Moves of the first look at each way, how many ways are then solved in earnest, and seconds of each other's bound."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
-    """A solution and the groups of devices that it stands on, one a stage. `tried`: ways to divide the pool."""
+    """A solution and the groups of devices that it stands on, one a stage. `bound`, in the description's unit: below
+    it there is nothing on any of the `ways` to divide the pool."""
 
     groups: tuple[DeviceGroup, ...]
     solution: Solution
-    tried: int
+    bound: float
+    ways: int
 
     @property
     def value(self) -> float:
@@ -68,21 +72,27 @@ def place(
         looked.append((_quick(p, objective, seed) * p.tick, groups, p))
     looked.sort(key=lambda one: one[0])
     best: Grouped | None = None
-    for i, (_, groups, p) in enumerate(looked[:KEPT]):
+    bounds: list[float] = []
+    for i, (_, groups, p) in enumerate(looked):
         left = time_limit_s - (time.monotonic() - began)
-        if left <= 0 and best is not None:
-            break
+        if i >= KEPT or (left <= 0 and best is not None):
+            scale = 1 if best is None else max(1, round(best.value / p.tick))
+            known = stage_reasons(p) if objective == "makespan" else []
+            bounds.append(relaxed(p, objective, scale, known, time.monotonic() + RELAX_S)[0] * p.tick)
+            continue
         try:
             found = solve(p, objective, max(0.5, left / (min(KEPT, len(looked)) - i)), seed)
         except NoPlanError as none:
             told.append(str(none))
+            bounds.append(np.inf if none.proven else 0.0)
             continue
-        one = Grouped(groups, found, len(ways))
+        one = Grouped(groups, found, found.bound * p.tick, len(ways))
+        bounds.append(one.bound)
         if best is None or one.value < best.value:
             best = one
     if best is None:
         raise NoPlanError(told[-1] if told else "no way to divide the pool fits")
-    return best
+    return replace(best, bound=min(*bounds, best.value))
 
 
 def _quick(p: Problem, objective: Objective, seed: int) -> float:
@@ -118,7 +128,7 @@ def _unequal(description: Description, asked: Request) -> Iterator[Way]:
         for size in sizes:
             ways += 1
             if ways > MOST_WAYS:
-                raise DocumentError("$.pool", f"more than {MOST_WAYS} ways to divide it", "divide it into device_groups")
+                raise DocumentError("$.pool", f"more than {MOST_WAYS} ways to divide it", "give device_groups")
             groups = _fill(kinds, [s for s, n in zip(size, stages, strict=True) for _ in range(n)])
             if groups is not None:
                 yield groups, tuple(part for part, n in enumerate(stages) for _ in range(n) if description.sub_models)

@@ -30,7 +30,11 @@ NO_LIMIT = 2**60
 
 
 class NoPlanError(ValueError):
-    """There is no split at all; the message says why and what would help."""
+    """There is no split at all; the message says why and what would help. `proven`: or none was found in time."""
+
+    def __init__(self, message: str, proven: bool = True) -> None:
+        self.proven = proven
+        super().__init__(message)
 
 
 @dataclass(frozen=True)

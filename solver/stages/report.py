@@ -9,12 +9,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from hyperopt.layers import Description
 from hyperopt.plan import Stage, check_stages
+from solver.stages.describe import Request
+from solver.stages.groups import Grouped, place
 from solver.stages.memory import fits, memory
-from solver.stages.problem import Problem, fastest_split, uniform
+from solver.stages.problem import NoPlanError, Problem, fastest_split, uniform
 from solver.stages.solve import Solution, value
 
 I64 = NDArray[np.int64]
+
+EQUAL_S = 10.0
+"""Seconds for the best plan on equal groups, beside the one that was asked for."""
 
 
 def answer(solution: Solution) -> dict[str, Any]:
@@ -37,6 +43,33 @@ def answer(solution: Solution) -> dict[str, Any]:
     }
     stages = msgspec.to_builtins(plan_stages(p, split))
     return made | levels(p, split) | figures(p, split) | {"uniform": even(p), "plan": {"stages": stages}}
+
+
+def grouped_answer(grouped: Grouped, description: Description, asked: Request) -> dict[str, Any]:
+    """As `answer`, with the groups of devices, and the best plan on as many equal groups; None if there is none."""
+    told = answer(grouped.solution)
+    problem = grouped.solution.problem
+    told["bound"] = _time(problem, grouped.bound / problem.tick)
+    told["gap"] = (grouped.value - grouped.bound) / grouped.bound if grouped.bound else None
+    told["status"] = "optimal" if grouped.value <= grouped.bound else "feasible"
+    told["groups"] = [{"name": g.name, "devices": g.devices, "speed": g.speed} for g in grouped.groups]
+    devices = [g.devices for g in grouped.groups]
+    split = grouped.solution.split
+    told["plan"] = {"stages": msgspec.to_builtins(plan_stages(problem, split, devices))}
+    told["ways"] = grouped.ways
+    try:
+        equal = place(description, asked, grouped.solution.objective, EQUAL_S, equal=True)
+    except NoPlanError:
+        told["spmd"] = None
+    else:
+        p = equal.solution.problem
+        told["spmd"] = {
+            "value": _time(p, equal.solution.value),
+            "bound": _time(p, equal.solution.bound),
+            "devices": [g.devices for g in equal.groups],
+            "layers": by_stage(p, equal.solution.split.sum(1)),
+        }
+    return told
 
 
 def plan_stages(problem: Problem, split: I64, devices: Sequence[int] | None = None) -> tuple[Stage, ...]:

@@ -104,11 +104,11 @@ class _Solve:
         until = time.monotonic() + RELAX_SHARE * (self.stop.seconds_left() or 0.0)
         bound, self.reasons = relaxed(self.problem, self.objective, scale, self.reasons, until)
         if bound == np.inf:
-            raise NoPlanError(self._why_none(proven=True))
+            raise NoPlanError(self._why_none(True))
         self.bound = max(self.bound, bound)
         reason = self._prove(scale) if self.best_value > self.bound * (1 + 2 * TOLERANCE) else "bound reached"
         if self.best is None:
-            raise NoPlanError(self._why_none(proven=reason == "proven"))
+            raise NoPlanError(self._why_none(reason == "proven"), reason == "proven")
         proven = reason in ("proven", "bound reached")
         made = memory(self.problem, self.best)
         return Solution(
@@ -189,8 +189,5 @@ class _Solve:
         return "cancelled" if self.cancelled() else self.stop.why or "time limit"
 
     def _why_none(self, proven: bool) -> str:
-        p = self.problem
-        least = p.device.min(1) if len(p.columns) else p.static
         told = "no split fits the memory limits" if proven else "no split was found in time that fits"
-        del least
         return f"{told}: raise memory_limits, give more stages or cheaper levels, or fewer micro-batches"
