@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-solver bench-growth clean
+.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-solver bench-stages bench-growth clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -36,6 +36,10 @@ bench-growth: $(READY)
 
 bench-addresses: $(READY)
 	$(BIN)/python -m bench.addresses
+
+# Some quarter of an hour.
+bench-stages: $(READY)
+	$(BIN)/python -m bench.stages $(ARGS)
 
 bench-readers: $(READY)
 	$(BIN)/python -m bench.readers

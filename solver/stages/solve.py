@@ -27,7 +27,7 @@ I64 = NDArray[np.int64]
 SEARCH_SHARE = 0.2
 """Of the time limit, at most, for the first search; the rest is the bound's."""
 
-FIRST_STEPS, MOST_STEPS, ROUNDS = 2_000, 60_000, 6
+FIRST_STEPS, MOST_STEPS, ROUNDS = 2_000, 60_000, 12
 RELAX_SHARE = 0.3
 
 
@@ -153,8 +153,7 @@ class _Solve:
             start = self.best if self.best is not None and round_ % 2 else even
             better, split = walker.walk(start, steps, self.seed + round_, hot)
             idle = 0 if better < NO_VALUE and self._take(split) else idle + 1
-            late = self.stop.spent() > SEARCH_SHARE / 3
-            if self.cancelled() or late or (idle >= 2 and self.best is not None and self.problem.groups < 3):
+            if self.cancelled() or self.stop.spent() > SEARCH_SHARE or (idle >= 2 and self.best is not None):
                 break
             steps = min(MOST_STEPS, steps * 2)
 
