@@ -13,8 +13,8 @@ from hyperopt.cli.files import INFEASIBLE, MOST_SEED, AsJson, check_output, say
 from hyperopt.documents import write_bytes
 
 MOST_STAGES, MOST_CHUNKS, MOST_MICRO_BATCHES = 512, 64, 100_000
-MOST_TASKS = 4_000_000
-"""Of a schedule: some gigabyte in the simulator."""
+MOST_TASKS = 1_000_000
+"""Of a schedule, forwards and backwards of all chunks: half a gigabyte in the simulator."""
 
 
 def register(app: typer.Typer) -> None:

@@ -86,7 +86,7 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
         ]
 
     def at_end(layers: list[LayerFields], direction: int) -> list[float]:
-        both = [(typed(layer).forward, typed(layer).backward)[direction] for layer in layers]
+        both = [(typed(layer).forward, typed(layer).backward)[direction] * description.count(layer) for layer in layers]
         return [
             sum(time * _time_share(layer, g) for time, layer in zip(both, layers, strict=True)) for g in groups
         ]
@@ -104,7 +104,8 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     parameter = [[layer.memory_parameter * _memory_share(layer, g) for layer in bodies] for g in groups]
     static = [0.0] * asked.stages
     for layers, stage in zip(ends, (0, asked.stages - 1), strict=True):
-        static[stage] += sum(layer.memory_parameter * _memory_share(layer, groups[stage]) for layer in layers)
+        for layer in layers:
+            static[stage] += layer.memory_parameter * description.count(layer) * _memory_share(layer, groups[stage])
     hosts = _per_stage(description.host_limits, "host_limits", asked.stages)
     bounds = [_limits(description, asked.stages, groups), hosts]
     known = [[x or 0.0 for x in each] for each in bounds]

@@ -14,7 +14,7 @@ Solvers work to a tolerance: bounds are lowered by `TOLERANCE` of their value, a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -36,8 +36,8 @@ UNIT = 1000.0
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """`bound` in ticks, true for every split (below the cutoff, if there is one); `split` the program's own, as real
-    numbers where it was relaxed, None where none was found. `infeasible`: there is none (below the cutoff)."""
+    """`bound` in ticks, true for every split; `split` the program's own, as real numbers where it was relaxed, None
+    where none was found. `infeasible`: there is none."""
 
     bound: float
     split: F64 | None
@@ -162,10 +162,6 @@ class Master:
         else:
             self.model.Add(self.value >= length + float(self.folded - reason.back) * self.sigma)
 
-    def below(self, ticks: int) -> None:
-        """From now on only splits better than that, by more than the tolerance."""
-        self.value.SetUb(ticks * self.per_tick * (1 - TOLERANCE))
-
     def start(self, split: I64, ticks: int) -> None:
         """Begins from a known split, whose value is `ticks` (and sigma what remains of it): SCIP tells a bound only
         once it has a solution."""
@@ -259,10 +255,3 @@ def relaxed(
 def whole(split: F64) -> I64:
     """The split of an integer program, rounded off its tolerance."""
     return np.asarray(np.rint(split), np.int64)
-
-
-def tightest(reasons: Sequence[Reason], durations: I64, most: int) -> list[Reason]:
-    """Of many reasons the cycles, and those paths that are longest for some durations at hand."""
-    cycles = [r for r in reasons if r.cycle]
-    paths = sorted((r for r in reasons if not r.cycle), key=lambda r: -int(r.counts @ durations.ravel()) - r.lag)
-    return cycles + paths[:most]

@@ -27,7 +27,10 @@ I64 = NDArray[np.int64]
 SEARCH_SHARE = 0.2
 """Of the time limit, at most, for the first search; the rest is the bound's."""
 
-FIRST_STEPS, MOST_STEPS, ROUNDS = 2_000, 60_000, 12
+LEAST_STEPS, FIRST_STEPS, MOST_STEPS, ROUNDS = 100, 2_000, 60_000, 12
+TASKS_A_WALK = 20_000_000
+"""Tasks timed in the first walk, at most: a second or so."""
+
 RELAX_SHARE = 0.3
 
 
@@ -147,15 +150,18 @@ class _Solve:
         walker = Search(self.problem, self.objective)
         even = fastest_split(self.problem, uniform(self.problem))
         self._take(even)
-        steps, idle = FIRST_STEPS, 0
+        tasks = 1 if self.clock is None else len(self.clock.graph.duration)
+        steps, idle = max(LEAST_STEPS, min(FIRST_STEPS, TASKS_A_WALK // tasks)), 0
         for round_ in range(ROUNDS):
+            began = time.monotonic()
             hot = 1e-2 if round_ % 2 == 0 else 1e-3
             start = self.best if self.best is not None and round_ % 2 else even
             better, split = walker.walk(start, steps, self.seed + round_, hot)
             idle = 0 if better < NO_VALUE and self._take(split) else idle + 1
             if self.cancelled() or self.stop.spent() > SEARCH_SHARE or (idle >= 2 and self.best is not None):
                 break
-            steps = min(MOST_STEPS, steps * 2)
+            room = (SEARCH_SHARE - self.stop.spent()) * self.seconds / max(1e-6, time.monotonic() - began)
+            steps = max(LEAST_STEPS, min(MOST_STEPS, steps * 2, int(steps * room)))
 
     def _prove(self, scale: int) -> str:
         """Lifts the bound, and the incumbent with it, by the integer program; why it stopped."""
@@ -166,8 +172,8 @@ class _Solve:
             if self.best is not None:
                 program.start(self.best, self.best_value)
             answer = program.solve(self.stop.seconds_left())
-            if answer.infeasible:
-                return "proven"
+            if answer.infeasible:  # beside a split in hand that would be the program's fault: nothing is claimed
+                return "proven" if self.best is None else "the integer program failed"
             self.bound = max(self.bound, answer.bound)
             if answer.split is None:
                 continue

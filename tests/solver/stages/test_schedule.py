@@ -168,3 +168,10 @@ def test_the_time_line_shows_every_task() -> None:
     assert draw(p, split, svg=True).count("<rect") == 2 * 2 * 3
     text = draw(p, split)
     assert text.count("stage") == 2 and all(digit in text for digit in "012")
+
+
+def test_head_and_tail_count_as_often_as_they_say() -> None:
+    ends = [body("h", 2, 3) | {"type": "HEAD", "memory_parameter": 7}, body(), body("t", 5, 2) | {"type": "TAIL"}]
+    told = figures(p := problem(described(*ends), Request(stages=2, micro_batches=1)), fastest_split(p, [4, 4]))
+    assert told["forward"] == [[12.0 + 6], [12.0 + 10]]
+    assert told["peak_static"] == [21.0, 0.0]
