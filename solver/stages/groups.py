@@ -77,7 +77,7 @@ def place(
         left = time_limit_s - (time.monotonic() - began)
         if i >= KEPT or (left <= 0 and best is not None):
             scale = 1 if best is None else max(1, round(best.value / p.tick))
-            known = stage_reasons(p) if objective == "makespan" else []
+            known = stage_reasons(p, objective)
             bounds.append(relaxed(p, objective, scale, known, time.monotonic() + RELAX_S)[0] * p.tick)
             continue
         try:

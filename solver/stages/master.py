@@ -209,16 +209,21 @@ class Master:
         return Answer(max(0.0, bound) / self.per_tick * (1 - TOLERANCE), found)
 
 
-def stage_reasons(problem: Problem) -> list[Reason]:
-    """For each stage of a schedule of one chunk: the first micro-batch's way to it, all its work, the last one's way
-    back."""
-    if problem.chunks > 1 or problem.schedule == "gpipe":
+def stage_reasons(problem: Problem, objective: Objective) -> list[Reason]:
+    """For each stage: the first micro-batch's way to its first chunk, all the stage's work, the last one's way back.
+
+    Every schedule here begins a stage with the first forward of chunk 0 and ends it with the last backward of chunk 0,
+    so that this is a path."""
+    if objective == "slowest":
         return []
+    written = len(clock(problem, objective).graph.duration) // (2 * problem.groups)
     made = []
     for s in range(problem.stages):
         counts = np.zeros(2 * problem.groups, np.int64)
         counts[: 2 * s] = 1
-        counts[2 * s : 2 * s + 2] = problem.micro_batches
+        for c in range(problem.chunks):
+            group = c * problem.stages + s
+            counts[2 * group : 2 * group + 2] = written
         made.append(Reason(counts, int(2 * problem.transfer[:s].sum())))
     return made
 

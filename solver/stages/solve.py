@@ -97,7 +97,7 @@ class _Solve:
         self.best: I64 | None = None
         self.best_value = NO_VALUE
         self.bound = 0.0
-        self.reasons: list[Reason] = stage_reasons(problem) if objective == "makespan" or self._unfolded() else []
+        self.reasons: list[Reason] = stage_reasons(problem, objective)
 
     def run(self) -> Solution:
         self._search()
@@ -126,9 +126,6 @@ class _Solve:
             stop_reason=reason,
             seconds=time.monotonic() - self.began,
         )
-
-    def _unfolded(self) -> bool:
-        return self.clock is not None and not self.clock.folded_blocks
 
     def _work(self) -> float:
         """Ticks of all layers on the first stage, for a scale where no split is known."""

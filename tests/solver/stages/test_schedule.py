@@ -13,12 +13,13 @@ from ortools.linear_solver import pywraplp
 from hyperopt import layers
 from hyperopt.documents import DocumentError
 from solver.stages import NoPlanError, Problem, Request, place, problem, solve, value
+from solver.stages.master import stage_reasons
 from solver.stages.memory import memory
 from solver.stages.picture import draw
 from solver.stages.problem import fastest_split, uniform
 from solver.stages.report import figures
 from solver.stages.schedule import FORWARD, graph, most_alive, orders
-from solver.stages.simulate import WRITTEN_BLOCKS
+from solver.stages.simulate import WRITTEN_BLOCKS, clock
 
 
 def body(name: str = "b", time: float = 3, count: int = 8, **more: Any) -> dict[str, Any]:
@@ -175,3 +176,27 @@ def test_head_and_tail_count_as_often_as_they_say() -> None:
     told = figures(p := problem(described(*ends), Request(stages=2, micro_batches=1)), fastest_split(p, [4, 4]))
     assert told["forward"] == [[12.0 + 6], [12.0 + 10]]
     assert told["peak_static"] == [21.0, 0.0]
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3)])
+@pytest.mark.parametrize("objective", ["makespan", "folded"])
+def test_every_reason_is_below_the_value_of_every_split(schedule: Any, chunks: int, objective: Any) -> None:
+    dice = random.Random(chunks)
+    description = described(body(count=14), body("c", 5, 7), transfer_times=0.5)
+    asked = Request(stages=3, micro_batches=23, schedule=schedule, chunks=chunks, min_layers=0)
+    p = problem(description, asked)
+    told = clock(p, objective)
+    splits = [
+        fastest_split(p, np.diff([0, *sorted(dice.randint(0, 21) for _ in range(p.groups - 1)), 21]).tolist())
+        for _ in range(12)
+    ]
+    reasons = stage_reasons(p, objective) + [r for split in splits for r in told.reasons(p.durations(split))[1]]
+    for split in splits:
+        durations = p.durations(split)
+        found, sigma = told.value(durations), told.sigma(durations)
+        for reason in reasons:
+            length = int(reason.counts @ durations.ravel()) + reason.lag
+            if reason.cycle:
+                assert reason.back * sigma >= length
+            else:
+                assert length + (told.folded_blocks - reason.back) * sigma <= found
