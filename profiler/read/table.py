@@ -100,10 +100,15 @@ def _header(path: Path) -> list[str] | None:
         first = file.readline(MAX_LINE + 1)
     if len(first) > MAX_LINE:
         raise UnreadableError(f"{path.name} has a first line of more than {MAX_LINE >> 20} MiB: it is no table")
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise UnreadableError(f"{path.name} is UTF-16: save it as UTF-8, or take the file as the profiler wrote it")
     text = first.decode("utf-8-sig", "replace").strip("\r\n")
     if not text.strip():
         return None
-    return [name.strip() for name in next(csv.reader([text.replace("\x00", "")]), [])]
+    try:
+        return [name.strip() for name in next(csv.reader([text.replace("\x00", "")]), [])]
+    except csv.Error as error:
+        raise UnreadableError(f"{path.name} has no header that reads ({error}): is it a table at all?") from error
 
 
 def _well_formed(path: Path, fields: int, findings: Findings) -> tuple[Path | io.BytesIO, pl.Series | None]:

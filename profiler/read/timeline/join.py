@@ -103,7 +103,9 @@ def _kernels_from_blocks(events: Events, findings: Findings) -> Events:
         pl.col("allocated").alias("launched"),
         *nothing,
     ).select(list(KERNELS))
-    steps = (Step(0, had["allocated"][0], whole, (whole - had["allocated"][0]) / 1e3),) if had.height else ()
+    # A step ends after what starts in it: a block that is asked for at the very end is there then.
+    end = max(whole, had["allocated"][-1] + 1) if had.height else 0
+    steps = (Step(0, had["allocated"][0], end, (end - had["allocated"][0]) / 1e3),) if had.height else ()
     return replace(events, kernels=kernels, steps=steps)
 
 
