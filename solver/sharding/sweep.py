@@ -1,0 +1,167 @@
+"""Message passing on the priced problem, compiled: sequential tree-reweighted (TRW-S, Kolmogorov 2006).
+
+With a price lambda_c a byte in each column, memory joins the node costs, and what is left are pairwise costs alone::
+
+    theta_i(x) = cost_i(x) + price_i * usage_i(x),      price_i = sum of lambda_c over i's columns
+    theta'_i   = theta_i + messages to i                theta'_ij = theta_ij - both messages
+
+A sweep visits the nodes in order and sends to the later (or earlier) neighbours what a share of the node's costs says.
+Any messages give a bound: sum of min theta'_i + sum of min theta'_ij - sum of lambda_c * room_c.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def sweep(first, priced, at, to, back, matrix, message, table, messages, forward):  # type: ignore[no-untyped-def]
+    """One pass over the nodes in (reverse) order; `messages` are updated in place.
+
+    Returns the bound's part: exact on the last of two passes in opposite directions, up to rounding.
+    """
+    n = len(at) - 1
+    widest = 0
+    for i in range(n):
+        widest = max(widest, first[i + 1] - first[i])
+    total = np.empty(widest)
+    share = np.empty(widest)
+    bound = 0.0
+    for step in range(n):
+        i = step if forward else n - 1 - step
+        k = first[i + 1] - first[i]
+        for x in range(k):
+            total[x] = priced[first[i] + x]
+        later = 0
+        for a in range(at[i], at[i + 1]):
+            m = message[a]
+            for x in range(k):
+                total[x] += messages[m + x]
+            if to[a] > i:
+                later += 1
+        earlier = at[i + 1] - at[i] - later
+        low = total[0]
+        for x in range(1, k):
+            low = min(low, total[x])
+        for x in range(k):
+            total[x] -= low
+        bound += low
+        gamma = 1.0 / max(1, later, earlier)
+        for a in range(at[i], at[i + 1]):
+            j = to[a]
+            if (j > i) != forward:
+                continue
+            kj = first[j + 1] - first[j]
+            m, out, base = message[a], message[back[a]], matrix[a]
+            for x in range(k):
+                share[x] = gamma * total[x] - messages[m + x]
+            new = messages[out : out + kj]
+            row = table[base : base + kj]
+            s = share[0]
+            for y in range(kj):
+                new[y] = s + row[y]
+            for x in range(1, k):
+                row = table[base + x * kj : base + x * kj + kj]
+                s = share[x]
+                for y in range(kj):
+                    v = s + row[y]
+                    new[y] = v if v < new[y] else new[y]
+            low = new[0]
+            for y in range(1, kj):
+                low = min(low, new[y])
+            for y in range(kj):
+                new[y] -= low
+            bound += low
+    return bound
+
+
+@numba.njit(cache=True, nogil=True)
+def decode(first, priced, at, to, matrix, message, table, messages, choice):  # type: ignore[no-untyped-def]
+    """Nodes in order choose what is best given those before, and what the messages say of those after."""
+    n = len(at) - 1
+    for i in range(n):
+        best, least = 0, np.inf
+        k = first[i + 1] - first[i]
+        total = priced[first[i] : first[i] + k].copy()
+        for a in range(at[i], at[i + 1]):
+            j = to[a]
+            kj = first[j + 1] - first[j]
+            if j < i:
+                y = choice[j]
+                base = matrix[a]
+                for x in range(k):
+                    total[x] += table[base + x * kj + y]
+            else:
+                m = message[a]
+                for x in range(k):
+                    total[x] += messages[m + x]
+        for x in range(k):
+            if total[x] < least:
+                best, least = x, total[x]
+        choice[i] = best
+
+
+@numba.njit(cache=True, nogil=True)
+def price_nodes(first, cost, usage, lo, hi, lam, priced):  # type: ignore[no-untyped-def]
+    """`priced` is cost + price * usage."""
+    sums = np.zeros(len(lam) + 1)
+    for c in range(len(lam)):
+        sums[c + 1] = sums[c] + lam[c]
+    for i in range(len(lo)):
+        price = sums[hi[i]] - sums[lo[i]]
+        for s in range(first[i], first[i + 1]):
+            priced[s] = cost[s] + price * usage[s]
+
+
+@numba.njit(cache=True, nogil=True)
+def soft_usage(first, priced, usage, lo, hi, at, message, messages, warmth, level):  # type: ignore[no-untyped-def]
+    """Expected usage in every column when strategies are weighted by exp(-excess / warmth); into `level`."""
+    n = len(at) - 1
+    change = np.zeros(len(level) + 1)
+    for i in range(n):
+        if lo[i] >= hi[i]:
+            continue
+        k = first[i + 1] - first[i]
+        total = priced[first[i] : first[i] + k].copy()
+        for a in range(at[i], at[i + 1]):
+            m = message[a]
+            for x in range(k):
+                total[x] += messages[m + x]
+        low = total.min()
+        mass, used = 0.0, 0.0
+        # Costs are shared out over the trees through a node: so is the scale of differences.
+        for x in range(k):
+            d = (total[x] - low) / warmth
+            if d < 30.0:
+                w = np.exp(-d)
+                mass += w
+                used += w * usage[first[i] + x]
+        used /= mass
+        change[lo[i]] += used
+        change[hi[i]] -= used
+    run = 0.0
+    for c in range(len(level)):
+        run += change[c]
+        level[c] = run
+
+
+@numba.njit(cache=True, nogil=True)
+def pair_part(first, at, to, matrix, message, back, table, whole, cap):  # type: ignore[no-untyped-def]
+    """Sum over edges of min(theta_ij - both messages), in whole numbers: `whole` are rounded messages."""
+    total = 0
+    for i in range(len(at) - 1):
+        k = first[i + 1] - first[i]
+        for a in range(at[i], at[i + 1]):
+            j = to[a]
+            if j < i:
+                continue
+            kj = first[j + 1] - first[j]
+            m, out, base = message[a], message[back[a]], matrix[a]
+            low = np.int64(2**62)
+            for x in range(k):
+                for y in range(kj):
+                    v = np.int64(table[base + x * kj + y]) - whole[m + x] - whole[out + y]
+                    low = min(low, v)
+            total += low
+    return total
