@@ -56,12 +56,12 @@ def fill(first, usage, lo, hi, x, use):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def grow(at, to, seeds, target, shy, inside, touching, stamp, order, parent, entry, frontier):  # type: ignore[no-untyped-def]
+def grow(at, to, seeds, target, shy, inside, touching, stamp, order, entry, frontier):  # type: ignore[no-untyped-def]
     """A random induced forest from `seeds` on; returns how many nodes `order` then holds, parents first.
 
     `target` counts nodes with more than one neighbour: the others always come with theirs. Nodes of more than `shy`
-    neighbours join with probability shy / neighbours. `parent` and `entry` (the node's entry towards its parent) are by
-    position in `order`; -1 for roots. `frontier` holds entries from a node inside to one outside.
+    neighbours join with probability shy / neighbours. `entry`, by position in
+    `order`, leads from the parent to the node; -1 for roots. `frontier` holds entries from a node inside to one outside.
     """
     count, waiting, real = 0, 0, 0
     next_seed = 0
@@ -87,7 +87,6 @@ def grow(at, to, seeds, target, shy, inside, touching, stamp, order, parent, ent
             arriving = v
         v = arriving
         inside[v] = stamp
-        place = count
         order[count] = v
         entry[count] = above
         count += 1
@@ -108,15 +107,17 @@ def grow(at, to, seeds, target, shy, inside, touching, stamp, order, parent, ent
             if touching[2 * w + 1] == 1:
                 frontier[waiting] = a
                 waiting += 1
-        parent[v] = place
     return count
 
 
 @numba.njit(cache=True, nogil=True)
 def best_forest(  # type: ignore[no-untyped-def]
-    first, usage, lo, hi, at, to, back, matrix, table, x, cond, sums, order, entry, owner, count, h, y
-):
-    """`y[p]`: the best strategy of node order[p] at the prices whose prefix sums are `sums`.
+    first, usage, lo, hi, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
+):  # fmt: skip
+    """`y[i]`: the best strategy of each node i of the forest at the prices whose prefix sums are `sums`.
+
+    With `heat` every strategy's cost gets noise of that scale (Gumbel's law: the choice is then near a random draw
+    with weights exp(-cost / heat), exact where the forest is a single node).
 
     `entry[p]` leads from the parent to the node, -1 for roots; `owner[a]` is the node whose entry a is. Returns what
     the cost (without prices) changes by.
@@ -128,6 +129,9 @@ def best_forest(  # type: ignore[no-untyped-def]
         price = sums[hi[i]] - sums[lo[i]]
         for s in range(first[i + 1] - f):
             h[f + s] = cond[f + s] + price * usage[f + s]
+        if heat > 0:
+            for s in range(first[i + 1] - f):
+                h[f + s] += heat * np.log(-np.log(1.0 - np.random.random()) + 1e-300)
         now += cond[f + x[i]]
     for p in range(count - 1, -1, -1):
         a = entry[p]
@@ -235,10 +239,10 @@ def adopt(first, at, to, matrix, table, order, count, x, y, cond):  # type: igno
 
 @numba.njit(cache=True, nogil=True)
 def improve(  # type: ignore[no-untyped-def]
-    seed, moves, target, spread, shy, factor_low, factor_high, attempts, scale,
+    seed, moves, target, spread, shy, factor_low, factor_high, attempts, scale, heat,
     first, usage, lo, hi, room, at, to, back, owner, matrix, table, roots,
     lam, x, cond, use, overflow,
-    inside, touching, order, parent, entry, frontier, h, y, change, new, stamps,
+    inside, touching, order, entry, frontier, h, y, change, new, stamps,
 ):  # fmt: skip
     """Tries `moves` forests of about `target` nodes grown from `spread` seeds.
 
@@ -256,7 +260,7 @@ def improve(  # type: ignore[no-untyped-def]
         for s in range(spread):
             seeds[s] = roots[np.random.randint(len(roots))]
         count = grow(
-            at, to, seeds, target, shy, inside, touching, stamps[0], order, parent, entry, frontier
+            at, to, seeds, target, shy, inside, touching, stamps[0], order, entry, frontier
         )
         factor = factor_low + (factor_high - factor_low) * np.random.random()
         extra[:] = 0.0
@@ -271,12 +275,12 @@ def improve(  # type: ignore[no-untyped-def]
                 run += factor * lam[c] + extra[c]
                 sums[c + 1] = run
             delta = best_forest(
-                first, usage, lo, hi, at, to, back, matrix, table, x, cond, sums, order, entry, owner, count, h, y
+                first, usage, lo, hi, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
             )
             worse, left, right = overflow_change(
                 first, usage, lo, hi, room, x, y, order, count, use, change, new
             )
-            if worse < 0 or (worse == 0 and delta < 0):
+            if worse < 0 or (worse == 0 and (delta < 0 or (heat > 0 and overflow == 0))):
                 adopt(first, at, to, matrix, table, order, count, x, y, cond)
                 for c in range(left, right):
                     use[c] = new[c]
@@ -284,7 +288,7 @@ def improve(  # type: ignore[no-untyped-def]
                 overflow += worse
                 accepted += 1
                 break
-            if delta >= 0 and overflow == 0:
+            if delta >= 0 and overflow == 0 and heat == 0:
                 break
             step *= 2
             for c in range(left, right):
