@@ -6,6 +6,7 @@ Each step keeps at least one best solution among those that cost less than `FORB
 - a strategy that takes more memory above its node's least than is left at a moment of its life goes;
 - strategy a goes where b takes no more memory and is cheaper whatever the neighbours choose:
   cost(b) - cost(a) + sum over edges of max over y of (edge(b, y) - edge(a, y)) <= 0;
+- a node whose strategy is decided by a neighbour's (one allowed partner for each) becomes one with that neighbour;
 - a node with one strategy is added to its neighbours' costs, and its memory taken off for good;
 - a node whose memory cannot matter (one usage, or no crowded moment in its life) and that has at most two neighbours
   is replaced by what it costs at best for each choice of theirs.
@@ -20,8 +21,9 @@ from typing import Any
 import numba
 import numpy as np
 
-from solver.sharding.axis import Axis, make_axis
-from solver.sharding.core import Core, Floats, make_core
+from solver.sharding.axis import make_axis
+from solver.sharding.core import Core, Floats, Pieces, make_core
+from solver.sharding.pieces import join, level, narrow, window_least
 from solver.sharding.problem import FORBIDDEN, Int64s, Problem
 
 MOST_CAP_BITS = 50
@@ -35,27 +37,42 @@ class Contradiction(Exception):
     """No solution without a forbidden choice, or none within memory, is left."""
 
 
+Group = list[tuple[int, Int64s]]
+"""(node of the problem, its strategy for each of the group's); the node that leads comes first."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A group that is gone: choice[strategies of the neighbours] is its own, theirs in the problem's numbers."""
+
+    group: Group
+    neighbours: tuple[int, ...]
+    choice: Int64s
+
+
 @dataclass
 class Reduction:
     """The core and how its solutions become the problem's."""
 
     core: Core
-    axis: Axis
-    node_of: Int64s
-    """The problem's node of each core node."""
-    kept: list[Int64s]
-    """The problem's strategy of each core node's strategies."""
-    folded: list[tuple[int, tuple[int, ...], Int64s]] = field(repr=False)
-    """(node, neighbours, best strategy for each choice of theirs), in the order of folding."""
-    nodes: int = 0
+    times: Int64s
+    """The moment of each of the core's columns."""
+    groups: list[Group]
+    """What each core node stands for."""
+    folded: list[Folded] = field(repr=False)
+    """In the order of folding."""
+    nodes: int
 
     def restore(self, solution: Int64s) -> Int64s:
         """The problem's solution from the core's: one strategy a node."""
         whole = np.full(self.nodes, -1, np.int64)
-        for i, kept, x in zip(self.node_of, self.kept, solution, strict=True):
-            whole[i] = kept[x]
-        for node, neighbours, choice in reversed(self.folded):
-            whole[node] = choice[tuple(whole[j] for j in neighbours)]
+        for group, x in zip(self.groups, solution, strict=True):
+            for node, kept in group:
+                whole[node] = kept[x]
+        for fold in reversed(self.folded):
+            x = fold.choice[tuple(whole[j] for j in fold.neighbours)]
+            for node, kept in fold.group:
+                whole[node] = kept[x]
         return whole
 
 
@@ -80,13 +97,19 @@ class _Work:
         cost = np.minimum(problem.cost, int(self.cap)).astype(np.float64)
         self.cost: dict[int, Floats] = dict(enumerate(np.split(cost, cut)))
         least = np.minimum.reduceat(problem.usage, first[:-1])
-        self.least = least
+        most = np.maximum.reduceat(problem.usage, first[:-1])
+        axis = make_axis(problem.lower, problem.upper, least, most, problem.usage_limit)
+        self.times, self.room = axis.times, axis.room.astype(np.float64)
         above = (problem.usage - np.repeat(least, problem.strategies)).astype(np.float64)
-        self.usage: list[Floats] = np.split(above, cut)
-        self.kept: list[Int64s] = [np.arange(k) for k in problem.strategies.tolist()]
+        some = (axis.lo < axis.hi) & (most > least)
+        self.uses: dict[int, Pieces] = {
+            i: Pieces(axis.lo[i : i + some[i]], axis.hi[i : i + some[i]], u[None, :][: int(some[i])])
+            for i, u in enumerate(np.split(above, cut))
+        }
+        self.groups: dict[int, Group] = {i: [(i, np.arange(k))] for i, k in enumerate(problem.strategies.tolist())}
         self.pair: dict[int, dict[int, Floats]] = {i: {} for i in range(n)}
         """pair[i][j] is the matrix with i's strategies along the rows; pair[j][i] is its transpose."""
-        self.folded: list[tuple[int, tuple[int, ...], Int64s]] = []
+        self.folded: list[Folded] = []
         self.fixed_cost = 0
         self._merge_edges()
         self._measure()
@@ -110,22 +133,12 @@ class _Work:
         self.pair[a][b], self.pair[b][a] = matrix, matrix.T
 
     def _measure(self) -> None:
-        """The time axis for the usages that are left; usage above the least is moved there."""
-        for i in self.cost:
-            low = self.usage[i].min()
-            if low > 0:
-                self.usage[i] = self.usage[i] - low
-                self.least[i] += int(low)
-        most = self.least.copy()
-        for i in self.cost:
-            most[i] += int(self.usage[i].max())
-        p = self.problem
-        self.axis = make_axis(p.lower, p.upper, self.least, most, p.usage_limit)
-        if (self.axis.room < 0).any():
+        """What every strategy of a node uses is taken off the room; then only columns that can overflow stay."""
+        self.uses = {i: level(u, self.room) for i, u in self.uses.items()}
+        if (self.room < 0).any():
             raise Contradiction("memory")
-        self.matters = {
-            i: bool(self.axis.lo[i] < self.axis.hi[i] and self.usage[i].max() > 0) for i in self.cost
-        }
+        stays, self.uses = narrow(self.uses, self.room)
+        self.times, self.room = self.times[stays], self.room[stays]
 
     def run(self) -> None:
         changed: Iterable[int] = list(self.cost)
@@ -133,7 +146,11 @@ class _Work:
             before = sum(map(len, self.cost.values()))
             if self.strict:
                 self._consistent(changed)
-            touched = self._too_large() | self._dominated()
+                touched = self._tie()
+                self._measure()
+            else:
+                touched = set()
+            touched |= self._too_large() | self._dominated()
             self._measure()
             touched |= self._fold()
             if self.late() or (not touched and sum(map(len, self.cost.values())) == before):
@@ -143,7 +160,8 @@ class _Work:
     def _keep(self, i: int, mask: Any) -> None:
         if not mask.any():
             raise Contradiction("no strategy is left")
-        self.cost[i], self.usage[i], self.kept[i] = self.cost[i][mask], self.usage[i][mask], self.kept[i][mask]
+        self.cost[i], self.uses[i] = self.cost[i][mask], self.uses[i].of(mask)
+        self.groups[i] = [(node, kept[mask]) for node, kept in self.groups[i]]
         for j, matrix in self.pair[i].items():
             self.pair[i][j] = matrix = np.ascontiguousarray(matrix[mask])
             self.pair[j][i] = matrix.T
@@ -163,12 +181,55 @@ class _Work:
                     self._keep(j, mask)
                     queue.add(j)
 
+    def _tie(self) -> set[int]:
+        """Nodes whose strategy a neighbour's decides become one with it. Returns what grew."""
+        grown: set[int] = set()
+        parts: dict[int, list[Pieces]] = {}
+        queue = list(self.cost)
+        while queue:
+            i = queue.pop()
+            if i not in self.cost:
+                continue
+            for j in list(self.pair[i]):
+                allowed = self.pair[i][j] < self.cap
+                one_j, one_i = (allowed.sum(axis=1) == 1).all(), (allowed.sum(axis=0) == 1).all()
+                if one_j and (not one_i or len(self.pair[i]) >= len(self.pair[j])):
+                    lead, led, choice = i, j, allowed.argmax(axis=1)
+                elif one_i:
+                    lead, led, choice = j, i, allowed.argmax(axis=0)
+                else:
+                    continue
+                moved = parts.pop(led, [self.uses[led]])
+                parts.setdefault(lead, [self.uses[lead]]).extend(u.of(choice) for u in moved)
+                self._absorb(lead, led, choice)
+                grown.add(lead)
+                if led == i:
+                    queue.append(lead)
+                    break
+        for i, moved in parts.items():
+            self.uses[i] = join(moved)
+        return {i for i in grown if i in self.cost}
+
+    def _absorb(self, lead: int, led: int, choice: Int64s) -> None:
+        """`led` takes strategy choice[x] where `lead` takes x; all but the usage."""
+        between = self.pair[lead].pop(led)
+        total = self.cost[lead] + self.cost[led][choice] + between[np.arange(len(choice)), choice]
+        self.cost[lead] = np.minimum(total, self.cap)
+        self.groups[lead] += [(node, kept[choice]) for node, kept in self.groups[led]]
+        for j, matrix in self.pair[led].items():
+            if j != lead:
+                del self.pair[j][led]
+                self._add(lead, j, matrix[choice])
+        del self.pair[led], self.cost[led], self.uses[led], self.groups[led]
+
     def _too_large(self) -> set[int]:
         touched = set()
-        least = _window_least(self.axis.room.astype(np.float64), self.axis.lo, self.axis.hi)
-        for i in list(self.cost):
-            if self.matters[i] and self.usage[i].max() > least[i]:
-                self._keep(i, self.usage[i] <= least[i])
+        some = [i for i, u in self.uses.items() if len(u.lo)]
+        rooms = window_least(self.room, ((self.uses[i].lo, self.uses[i].hi) for i in some))
+        for i, room in zip(some, rooms, strict=True):
+            mask = (self.uses[i].usage <= room[:, None]).all(axis=0)
+            if not mask.all():
+                self._keep(i, mask)
                 touched.add(i)
         return touched
 
@@ -186,7 +247,7 @@ class _Work:
                 continue
             wide = np.concatenate(blocks, axis=1) if blocks else np.zeros((k, 0))
             ends = np.cumsum([b.shape[1] for b in blocks], dtype=np.int64) if blocks else np.zeros(0, np.int64)
-            usage = self.usage[i] if self.matters[i] else np.zeros(k)
+            usage = np.ascontiguousarray(self.uses[i].usage.T)
             mask = undominated(self.cost[i], usage, np.ascontiguousarray(wide), ends)
             if not mask.all():
                 self._keep(i, mask)
@@ -202,17 +263,15 @@ class _Work:
             if i not in self.cost:
                 continue
             neighbours = list(self.pair[i])
-            if len(self.cost[i]) > 1 and (self.matters[i] or len(neighbours) > 2):
+            # A single strategy uses nothing any more: `level` has taken it off.
+            if len(self.cost[i]) > 1 and (len(self.uses[i].lo) or len(neighbours) > 2):
                 continue
-            if len(self.cost[i]) == 1:
-                self.folded.append((i, (), self.kept[i][0]))
-                self.fixed_cost += int(self.cost[i][0])
+            if len(self.cost[i]) == 1 or not neighbours:
+                best = int(self.cost[i].argmin())
+                self._record(i, (), np.array(best))
+                self.fixed_cost += int(self.cost[i][best])
                 for j in neighbours:
                     self.cost[j] = self.cost[j] + self.pair[i][j][0]
-            elif not neighbours:
-                best = int(self.cost[i].argmin())
-                self.folded.append((i, (), self.kept[i][best]))
-                self.fixed_cost += int(self.cost[i][best])
             elif len(neighbours) == 1:
                 (j,) = neighbours
                 total = self.cost[i][:, None] + self.pair[i][j]
@@ -222,7 +281,7 @@ class _Work:
                 a, b = neighbours
                 size = len(self.cost[a]) * len(self.cost[b])
                 there = sum(len(self.cost[j]) for j in (a, b)) * len(self.cost[i])
-                if b not in self.pair[a] and size > 2 * there:
+                if (b not in self.pair[a] and size > 2 * there) or size * len(self.cost[i]) > MOST_COMPARED:
                     continue  # the new matrix would be larger than the two that it replaces
                 total = self.cost[i][:, None, None] + self.pair[i][a][:, :, None] + self.pair[i][b][:, None, :]
                 self._record(i, (a, b), total.argmin(axis=0))
@@ -230,36 +289,34 @@ class _Work:
             for j in neighbours:
                 self.cost[j] = np.minimum(self.cost[j], self.cap)
                 del self.pair[j][i]
-            del self.pair[i], self.cost[i], self.matters[i]
+            del self.pair[i], self.cost[i], self.uses[i], self.groups[i]
             touched.update(neighbours)
             queue.extend(neighbours)
         return {i for i in touched if i in self.cost}
 
     def _record(self, i: int, neighbours: tuple[int, ...], best: Int64s) -> None:
-        """`best` of i's strategies for the neighbours' remaining ones, in the problem's numbers."""
+        """`best` of i's strategies for the neighbours' remaining ones, in the problem's numbers of those."""
         choice = np.full([int(self.problem.strategies[j]) for j in neighbours], -1, np.int64)
-        choice[np.ix_(*(self.kept[j] for j in neighbours))] = self.kept[i][best]
-        self.folded.append((i, neighbours, choice))
+        if neighbours:
+            choice[np.ix_(*(self.groups[j][0][1] for j in neighbours))] = best
+        else:
+            choice[...] = best
+        self.folded.append(Folded(self.groups[i], neighbours, choice))
 
     def result(self) -> Reduction:
         self._measure()
         left = sorted(self.cost)
         number = {i: c for c, i in enumerate(left)}
         pairs = {(number[i], number[j]): m for i in left for j, m in self.pair[i].items() if i < j}
-        lo, hi = self.axis.lo[left], self.axis.hi[left]
-        idle = np.array([not self.matters[i] for i in left], bool)
         core = make_core(
             [self.cost[i] for i in left],
-            [self.usage[i] if self.matters[i] else np.zeros(len(self.usage[i])) for i in left],
-            np.where(idle, 0, lo),
-            np.where(idle, 0, hi),
-            self.axis.room.astype(np.float64),
+            [self.uses[i] for i in left],
+            self.room,
             pairs,
             self.cap,
             self.fixed_cost,
         )
-        kept = [self.kept[i] for i in left]
-        return Reduction(core, self.axis, np.array(left, np.int64), kept, self.folded, self.problem.nodes)
+        return Reduction(core, self.times, [self.groups[i] for i in left], self.folded, self.problem.nodes)
 
 
 def _cap(problem: Problem) -> float:
@@ -272,20 +329,6 @@ def _cap(problem: Problem) -> float:
     return float(2 ** min(MOST_CAP_BITS, total.bit_length()))
 
 
-def _window_least(values: Floats, lo: Int64s, hi: Int64s) -> Floats:
-    """The least of values[lo_i : hi_i]; infinite where that is empty."""
-    least: Floats = np.full(len(lo), np.inf)
-    table, span = [values], 1
-    while 2 * span <= len(values):
-        table.append(np.minimum(table[-1][:-span], table[-1][span:]))
-        span *= 2
-    level = np.frexp(np.maximum(hi - lo, 1).astype(float))[1] - 1
-    for i, row in enumerate(table):
-        at = (level == i) & (lo < hi)
-        least[at] = np.minimum(row[lo[at]], row[hi[at] - (1 << i)])
-    return least
-
-
 @numba.njit(cache=True, nogil=True)
 def undominated(cost, usage, wide, ends):  # type: ignore[no-untyped-def]
     """Which strategies stay; `wide` has the matrices of all edges side by side, `ends` where each of them ends."""
@@ -293,7 +336,14 @@ def undominated(cost, usage, wide, ends):  # type: ignore[no-untyped-def]
     stays = np.ones(k, np.bool_)
     for a in range(k):
         for b in range(k):
-            if a == b or not stays[b] or usage[b] > usage[a]:
+            if a == b or not stays[b]:
+                continue
+            more = False
+            for p in range(usage.shape[1]):
+                if usage[b, p] > usage[a, p]:
+                    more = True
+                    break
+            if more:
                 continue
             total = cost[b] - cost[a]
             start = 0

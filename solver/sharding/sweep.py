@@ -103,24 +103,32 @@ def decode(first, priced, at, to, matrix, message, table, messages, choice):  # 
 
 
 @numba.njit(cache=True, nogil=True)
-def price_nodes(first, cost, usage, lo, hi, lam, priced):  # type: ignore[no-untyped-def]
+def price_nodes(first, cost, piece_at, lo, hi, usage_at, usage, lam, priced):  # type: ignore[no-untyped-def]
     """`priced` is cost + price * usage."""
     sums = np.zeros(len(lam) + 1)
     for c in range(len(lam)):
         sums[c + 1] = sums[c] + lam[c]
-    for i in range(len(lo)):
-        price = sums[hi[i]] - sums[lo[i]]
-        for s in range(first[i], first[i + 1]):
-            priced[s] = cost[s] + price * usage[s]
+    for i in range(len(first) - 1):
+        f = first[i]
+        k = first[i + 1] - f
+        for x in range(k):
+            priced[f + x] = cost[f + x]
+        for p in range(piece_at[i], piece_at[i + 1]):
+            price = sums[hi[p]] - sums[lo[p]]
+            if price > 0:
+                u = usage_at[p]
+                for x in range(k):
+                    priced[f + x] += price * usage[u + x]
 
 
 @numba.njit(cache=True, nogil=True)
-def soft_usage(first, priced, usage, lo, hi, at, message, messages, warmth, level):  # type: ignore[no-untyped-def]
+def soft_usage(  # type: ignore[no-untyped-def]
+    first, priced, piece_at, lo, hi, usage_at, usage, at, message, messages, warmth, level
+):
     """Expected usage in every column when strategies are weighted by exp(-excess / warmth); into `level`."""
-    n = len(at) - 1
     change = np.zeros(len(level) + 1)
-    for i in range(n):
-        if lo[i] >= hi[i]:
+    for i in range(len(at) - 1):
+        if piece_at[i] == piece_at[i + 1]:
             continue
         k = first[i + 1] - first[i]
         total = priced[first[i] : first[i] + k].copy()
@@ -129,17 +137,18 @@ def soft_usage(first, priced, usage, lo, hi, at, message, messages, warmth, leve
             for x in range(k):
                 total[x] += messages[m + x]
         low = total.min()
-        mass, used = 0.0, 0.0
-        # Costs are shared out over the trees through a node: so is the scale of differences.
+        mass = 0.0
         for x in range(k):
             d = (total[x] - low) / warmth
-            if d < 30.0:
-                w = np.exp(-d)
-                mass += w
-                used += w * usage[first[i] + x]
-        used /= mass
-        change[lo[i]] += used
-        change[hi[i]] -= used
+            total[x] = np.exp(-d) if d < 30.0 else 0.0
+            mass += total[x]
+        for p in range(piece_at[i], piece_at[i + 1]):
+            used = 0.0
+            for x in range(k):
+                used += total[x] * usage[usage_at[p] + x]
+            used /= mass
+            change[lo[p]] += used
+            change[hi[p]] -= used
     run = 0.0
     for c in range(len(level)):
         run += change[c]

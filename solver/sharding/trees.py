@@ -43,12 +43,13 @@ def total_cost(first, cost, at, to, matrix, table, x):  # type: ignore[no-untype
 
 
 @numba.njit(cache=True, nogil=True)
-def fill(first, usage, lo, hi, x, use):  # type: ignore[no-untyped-def]
+def fill(piece_at, lo, hi, usage_at, usage, x, use):  # type: ignore[no-untyped-def]
     """Bytes in use in every column."""
     change = np.zeros(len(use) + 1)
-    for i in range(len(lo)):
-        change[lo[i]] += usage[first[i] + x[i]]
-        change[hi[i]] -= usage[first[i] + x[i]]
+    for i in range(len(x)):
+        for p in range(piece_at[i], piece_at[i + 1]):
+            change[lo[p]] += usage[usage_at[p] + x[i]]
+            change[hi[p]] -= usage[usage_at[p] + x[i]]
     run = 0.0
     for c in range(len(use)):
         run += change[c]
@@ -112,7 +113,7 @@ def grow(at, to, seeds, target, shy, inside, touching, stamp, order, entry, fron
 
 @numba.njit(cache=True, nogil=True)
 def best_forest(  # type: ignore[no-untyped-def]
-    first, usage, lo, hi, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
+    first, piece_at, lo, hi, usage_at, usage, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
 ):  # fmt: skip
     """`y[i]`: the best strategy of each node i of the forest at the prices whose prefix sums are `sums`.
 
@@ -126,9 +127,14 @@ def best_forest(  # type: ignore[no-untyped-def]
     for p in range(count):
         i = order[p]
         f = first[i]
-        price = sums[hi[i]] - sums[lo[i]]
         for s in range(first[i + 1] - f):
-            h[f + s] = cond[f + s] + price * usage[f + s]
+            h[f + s] = cond[f + s]
+        for q in range(piece_at[i], piece_at[i + 1]):
+            price = sums[hi[q]] - sums[lo[q]]
+            if price > 0:
+                u = usage_at[q]
+                for s in range(first[i + 1] - f):
+                    h[f + s] += price * usage[u + s]
         if heat > 0:
             for s in range(first[i + 1] - f):
                 h[f + s] += heat * np.log(-np.log(1.0 - np.random.random()) + 1e-300)
@@ -198,17 +204,19 @@ def best_forest(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def overflow_change(first, usage, lo, hi, room, x, y, order, count, use, change, new):  # type: ignore[no-untyped-def]
+def overflow_change(piece_at, lo, hi, usage_at, usage, room, x, y, order, count, use, change, new):  # type: ignore[no-untyped-def]
     """(overflow after less overflow before, first column touched, last + 1); `new` is the usage in between."""
     left, right = len(room), 0
     for p in range(count):
         i = order[p]
-        if y[i] != x[i]:
-            d = usage[first[i] + y[i]] - usage[first[i] + x[i]]
-            if d != 0 and lo[i] < hi[i]:
-                change[lo[i]] += d
-                change[hi[i]] -= d
-                left, right = min(left, lo[i]), max(right, hi[i])
+        if y[i] == x[i]:
+            continue
+        for q in range(piece_at[i], piece_at[i + 1]):
+            d = usage[usage_at[q] + y[i]] - usage[usage_at[q] + x[i]]
+            if d != 0:
+                change[lo[q]] += d
+                change[hi[q]] -= d
+                left, right = min(left, lo[q]), max(right, hi[q])
     run, difference = 0.0, 0.0
     for c in range(left, right):
         run += change[c]
@@ -240,7 +248,7 @@ def adopt(first, at, to, matrix, table, order, count, x, y, cond):  # type: igno
 @numba.njit(cache=True, nogil=True)
 def improve(  # type: ignore[no-untyped-def]
     seed, moves, target, spread, shy, factor_low, factor_high, attempts, scale, heat,
-    first, usage, lo, hi, room, at, to, back, owner, matrix, table, roots,
+    first, piece_at, lo, hi, usage_at, usage, room, at, to, back, owner, matrix, table, roots,
     lam, x, cond, use, overflow,
     inside, touching, order, entry, frontier, h, y, change, new, stamps,
 ):  # fmt: skip
@@ -275,10 +283,10 @@ def improve(  # type: ignore[no-untyped-def]
                 run += factor * lam[c] + extra[c]
                 sums[c + 1] = run
             delta = best_forest(
-                first, usage, lo, hi, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
+                first, piece_at, lo, hi, usage_at, usage, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
             )
             worse, left, right = overflow_change(
-                first, usage, lo, hi, room, x, y, order, count, use, change, new
+                piece_at, lo, hi, usage_at, usage, room, x, y, order, count, use, change, new
             )
             if worse < 0 or (worse == 0 and (delta < 0 or (heat > 0 and overflow == 0))):
                 adopt(first, at, to, matrix, table, order, count, x, y, cond)
