@@ -156,7 +156,7 @@ def soft_usage(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def pair_part(first, at, to, matrix, message, back, table, whole, cap):  # type: ignore[no-untyped-def]
+def pair_part(first, at, to, matrix, message, back, table, whole):  # type: ignore[no-untyped-def]
     """Sum over edges of min(theta_ij - both messages), in whole numbers: `whole` are rounded messages."""
     total = 0
     for i in range(len(at) - 1):

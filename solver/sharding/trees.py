@@ -247,29 +247,31 @@ def adopt(first, at, to, matrix, table, order, count, x, y, cond):  # type: igno
 
 @numba.njit(cache=True, nogil=True)
 def improve(  # type: ignore[no-untyped-def]
-    seed, moves, target, spread, shy, factor_low, factor_high, attempts, scale, heat,
+    seed, effort, target, spread, shy, factor_low, factor_high, attempts, scale, heat,
     first, piece_at, lo, hi, usage_at, usage, room, at, to, back, owner, matrix, table, roots,
-    lam, x, cond, use, overflow,
+    lam, weight, x, cond, use, overflow,
     inside, touching, order, entry, frontier, h, y, change, new, stamps,
 ):  # fmt: skip
-    """Tries `moves` forests of about `target` nodes grown from `spread` seeds.
+    """Forests of about `target` nodes grown from `spread` seeds, until the `weight` of the nodes solved is `effort`.
 
-    Prices are `lam` times a random factor, plus surcharges in units of `scale`. Returns (change of cost, overflow,
-    accepted moves).
+    Prices are `lam` times a random factor, plus surcharges in units of `scale`. Returns (change of cost, overflow).
     """
     np.random.seed(seed)
     columns = len(room)
     sums = np.zeros(columns + 1)
     extra = np.zeros(columns)
-    gained, accepted = 0.0, 0
+    gained, work = 0.0, 0.0
     seeds = np.empty(spread, np.int64)
-    for _ in range(moves):
+    while work < effort:
         stamps[0] += 1
         for s in range(spread):
             seeds[s] = roots[np.random.randint(len(roots))]
         count = grow(
             at, to, seeds, target, shy, inside, touching, stamps[0], order, entry, frontier
         )
+        load = 1.0
+        for p in range(count):
+            load += weight[order[p]]
         factor = factor_low + (factor_high - factor_low) * np.random.random()
         extra[:] = 0.0
         step = scale * 0.25 * np.random.random()
@@ -278,6 +280,7 @@ def improve(  # type: ignore[no-untyped-def]
                 if use[c] > room[c]:
                     extra[c] = step
         for _ in range(attempts):
+            work += load
             run = 0.0
             for c in range(columns):
                 run += factor * lam[c] + extra[c]
@@ -294,7 +297,6 @@ def improve(  # type: ignore[no-untyped-def]
                     use[c] = new[c]
                 gained += delta
                 overflow += worse
-                accepted += 1
                 break
             if delta >= 0 and overflow == 0 and heat == 0:
                 break
@@ -302,4 +304,4 @@ def improve(  # type: ignore[no-untyped-def]
             for c in range(left, right):
                 if new[c] > room[c]:
                     extra[c] += step
-    return gained, overflow, accepted
+    return gained, overflow

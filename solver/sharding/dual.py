@@ -1,0 +1,137 @@
+"""Prices and bound: a Lagrangian dual of memory and message passing together.
+
+For prices lambda >= 0 a byte in each column and any messages, with theta' the costs after both (see `sweep`),
+
+    bound(lambda, messages) = sum_i min theta'_i + sum_ij min theta'_ij - sum_c lambda_c * room_c
+
+is at most the cost of any feasible solution x: the messages cancel, so the first two sums are at most
+cost(x) + sum_c lambda_c * use_c(x), and use_c(x) <= room_c. The bound is concave in both; message passing climbs along
+the messages, a subgradient (expected usage less room, averaged over rounds) along the prices, with Polyak's step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.sharding import sweep
+from solver.sharding.core import Core, Floats
+from solver.sharding.problem import Int64s
+
+WARMTH = 0.1
+"""Strategies within this share of the gap a node count as chosen in part."""
+
+MEMORY = 0.8
+"""The weight of past subgradients."""
+
+PATIENCE, SHORTER, SHORTEST = 60, 0.8, 1e-3
+"""Rounds without progress after which the step is shortened, by what, and to what at least."""
+
+PROGRESS = 1e-5
+
+PRICE_BITS = 40
+"""Prices are rounded to multiples of 2^-40 of the largest for the exact bound."""
+
+
+class Dual:
+    """`lam` and `messages` are those of the best bound so far, `value` (a float; `exact` proves it)."""
+
+    def __init__(self, core: Core) -> None:
+        self.core = core
+        self.lam, self.messages = np.zeros(core.columns), np.zeros(core.messages)
+        self.value = -np.inf
+        self._lam, self._messages = self.lam.copy(), self.messages.copy()
+        self._priced = np.empty(len(core.cost))
+        self._level = np.empty(core.columns)
+        self._direction = np.zeros(core.columns)
+        self.step, self._stale, self._mark = 1.0, 0, -np.inf
+        self.rounds = 0
+
+    def round(self, upper: float) -> None:
+        """One sweep forth and back, and a step of the prices towards `upper`, the best cost known (or inf)."""
+        c = self.core
+        self._price(self._lam)
+        args = (c.first, self._priced, c.at, c.to, c.back, c.matrix, c.message, c.table, self._messages)
+        sweep.sweep(*args, True)
+        value = float(sweep.sweep(*args, False)) - float(self._lam @ c.room)
+        self.rounds += 1
+        if value > self.value:
+            self.value = value
+            self.lam[:], self.messages[:] = self._lam, self._messages
+        if value > self._mark + PROGRESS * abs(self._mark) or self._mark == -np.inf:
+            self._mark, self._stale = value, 0
+        else:
+            self._stale += 1
+            if self._stale > PATIENCE:
+                self.step, self._stale = max(SHORTEST, self.step * SHORTER), 0
+        if not c.columns:
+            return
+        gap = (upper if np.isfinite(upper) else value + abs(value) * 0.2 + 1.0) - value
+        if gap <= 0:
+            return
+        warmth = max(1e-9, WARMTH * gap / c.nodes)
+        sweep.soft_usage(
+            c.first, self._priced, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, c.at, c.message, self._messages,
+            warmth, self._level,
+        )  # fmt: skip
+        self._direction *= MEMORY
+        self._direction += (1 - MEMORY) * (self._level - c.room)
+        # Columns that stay at price 0 do not count for the length of the step.
+        moving = (self._lam > 0) | (self._direction > 0)
+        length = float(self._direction[moving] @ self._direction[moving])
+        if length > 0:
+            self._lam[moving] += self.step * gap / length * self._direction[moving]
+            np.maximum(self._lam, 0.0, out=self._lam)
+
+    def _price(self, lam: Floats) -> None:
+        c = self.core
+        sweep.price_nodes(
+            c.first, c.cost, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, lam, self._priced
+        )
+
+    def decoded(self) -> Int64s:
+        """A solution that the best messages suggest; it need not fit."""
+        c = self.core
+        self._price(self.lam)
+        x = np.zeros(c.nodes, np.int64)
+        sweep.decode(c.first, self._priced, c.at, c.to, c.matrix, c.message, c.table, self.messages, x)
+        return x
+
+    def exact(self) -> int:
+        """The best bound in whole numbers, proven: nothing is rounded in its favour.
+
+        Messages are rounded to whole numbers (any messages will do), prices to binary fractions (any prices will do),
+        the price of a strategy's usage down, that of the room up. Sums that may be large are Python integers.
+        """
+        c = self.core
+        if not c.nodes:
+            return c.fixed_cost
+        whole = np.rint(self.messages).astype(np.int64)
+        top = float(self.lam.max(initial=0.0))
+        shift = PRICE_BITS - int(np.frexp(top)[1]) if top > 0 else 0
+        numerators = [int(v) for v in np.floor(np.ldexp(self.lam, shift))]
+        sums = [0]
+        for v in numerators:
+            sums.append(sums[-1] + v)
+        total = c.fixed_cost + int(sweep.pair_part(c.first, c.at, c.to, c.matrix, c.message, c.back, c.table, whole))
+        node = np.rint(c.cost).astype(np.int64).astype(object)
+        for i in range(c.nodes):
+            f, k = int(c.first[i]), int(c.first[i + 1] - c.first[i])
+            price: list[int] = [0] * k
+            for p in range(int(c.piece_at[i]), int(c.piece_at[i + 1])):
+                weight = sums[int(c.hi[p])] - sums[int(c.lo[p])]
+                if weight:
+                    u = int(c.usage_at[p])
+                    for x in range(k):
+                        price[x] += weight * int(c.usage[u + x])
+            into = whole[c.message[c.at[i]] : c.message[c.at[i + 1]]].reshape(-1, k).sum(axis=0)
+            total += min(int(node[f + x]) + _floor(price[x], shift) + int(into[x]) for x in range(k))
+        rent = sum(v * int(r) for v, r in zip(numerators, c.room.tolist(), strict=True))
+        return total - _ceil(rent, shift)
+
+
+def _floor(value: int, shift: int) -> int:
+    return value >> shift if shift >= 0 else value << -shift
+
+
+def _ceil(value: int, shift: int) -> int:
+    return -_floor(-value, shift)
