@@ -11,6 +11,8 @@ the messages, a subgradient (expected usage less room, averaged over rounds) alo
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 
 from solver.sharding import sweep
@@ -30,6 +32,9 @@ PROGRESS = 1e-5
 
 PRICE_BITS = 40
 """Prices are rounded to multiples of 2^-40 of the largest for the exact bound."""
+
+MOST_WHOLE = 2**61
+"""What the messages to one node and its cost stay below together: 64 bits hold the sum."""
 
 
 class Dual:
@@ -105,33 +110,33 @@ class Dual:
         c = self.core
         if not c.nodes:
             return c.fixed_cost
-        whole = np.rint(self.messages).astype(np.int64)
-        top = float(self.lam.max(initial=0.0))
-        shift = PRICE_BITS - int(np.frexp(top)[1]) if top > 0 else 0
-        numerators = [int(v) for v in np.floor(np.ldexp(self.lam, shift))]
-        sums = [0]
-        for v in numerators:
-            sums.append(sums[-1] + v)
-        total = c.fixed_cost + int(sweep.pair_part(c.first, c.at, c.to, c.matrix, c.message, c.back, c.table, whole))
-        node = np.rint(c.cost).astype(np.int64).astype(object)
+        most = MOST_WHOLE // (2 + int(np.diff(c.at).max(initial=0)))
+        shift, numerators = self._fractions()
+        sums = [0, *accumulate(numerators)]
+        node = np.rint(c.cost).astype(np.int64)
         for i in range(c.nodes):
             f, k = int(c.first[i]), int(c.first[i + 1] - c.first[i])
-            price: list[int] = [0] * k
+            price = [0] * k
             for p in range(int(c.piece_at[i]), int(c.piece_at[i + 1])):
                 weight = sums[int(c.hi[p])] - sums[int(c.lo[p])]
                 if weight:
                     u = int(c.usage_at[p])
-                    for x in range(k):
-                        price[x] += weight * int(c.usage[u + x])
-            into = whole[c.message[c.at[i]] : c.message[c.at[i + 1]]].reshape(-1, k).sum(axis=0)
-            total += min(int(node[f + x]) + _floor(price[x], shift) + int(into[x]) for x in range(k))
+                    for x, bytes_ in enumerate(c.usage[u : u + k].tolist()):
+                        price[x] += weight * int(bytes_)
+            for x in range(k):
+                node[f + x] = min(most, int(node[f + x]) + _floor(price[x], shift))
         rent = sum(v * int(r) for v, r in zip(numerators, c.room.tolist(), strict=True))
-        return total - _ceil(rent, shift)
+        whole = np.clip(np.rint(self.messages), -most, most).astype(np.int64)
+        total = int(sweep.settle(c.first, node, c.at, c.to, c.back, c.matrix, c.message, c.table, whole, most))
+        return c.fixed_cost + total + _floor(-rent, shift)
+
+    def _fractions(self) -> tuple[int, list[int]]:
+        """(shift, numerators): prices as numerators / 2^shift."""
+        top = float(self.lam.max(initial=0.0))
+        shift = PRICE_BITS - int(np.frexp(top)[1]) if top > 0 else 0
+        return shift, [int(v) for v in np.floor(np.ldexp(self.lam, shift)).tolist()]
 
 
 def _floor(value: int, shift: int) -> int:
     return value >> shift if shift >= 0 else value << -shift
 
-
-def _ceil(value: int, shift: int) -> int:
-    return -_floor(-value, shift)

@@ -59,7 +59,8 @@ class Search:
         self.best: Int64s | None = None
         self.best_cost = np.inf
         self.start(self.x)
-        self.left, self.length, self.cycle, self.heat = 0, FIRST_CYCLE / LONGER, 0, 0.0
+        self.left, self.length, self.cycle, self.heat, self.stale = 0, int(FIRST_CYCLE / LONGER), 0, 0.0, 0
+        self.fresh: Int64s | None = None
 
     def start(self, x: Int64s) -> None:
         """Takes up `x`, with everything that follows from it computed anew."""
@@ -103,9 +104,16 @@ class Search:
         else:
             self.stale = 0
 
-    stale = 0
+    def suggest(self, x: Int64s) -> None:
+        """Another start, to be taken up when the descent under way is through."""
+        self.fresh = x
 
     def _reheat(self) -> None:
+        if self.fresh is not None:
+            # What better prices and messages suggest, repaired and descended from like the first.
+            self.start(self.fresh)
+            self.fresh, self.stale = None, 0
+            return
         self.start(self.best if self.best is not None else self.x)
         self.length = int(self.length * LONGER) + 1
         self.left, self.stale = self.length, 0

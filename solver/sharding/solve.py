@@ -136,6 +136,7 @@ class _Run:
                 climbing = dual.value > marked + 1e-4 * abs(marked)
                 rounds, marked = 0, dual.value
                 search.price(dual.lam)
+                search.suggest(dual.decoded())
 
     @property
     def _counted(self) -> bool:

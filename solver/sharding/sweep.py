@@ -6,7 +6,8 @@ With a price lambda_c a byte in each column, memory joins the node costs, and wh
     theta'_i   = theta_i + messages to i                theta'_ij = theta_ij - both messages
 
 A sweep visits the nodes in order and sends to the later (or earlier) neighbours what a share of the node's costs says.
-Any messages give a bound: sum of min theta'_i + sum of min theta'_ij - sum of lambda_c * room_c.
+Any messages give a bound: sum of min theta'_i + sum of min theta'_ij - sum of lambda_c * room_c. That of a sweep is
+the same for messages to which `settle` adds, edge by edge, the shares that the sweep only lends.
 """
 
 from __future__ import annotations
@@ -156,21 +157,55 @@ def soft_usage(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def pair_part(first, at, to, matrix, message, back, table, whole):  # type: ignore[no-untyped-def]
-    """Sum over edges of min(theta_ij - both messages), in whole numbers: `whole` are rounded messages."""
-    total = 0
-    for i in range(len(at) - 1):
+def settle(first, node, at, to, back, matrix, message, table, whole, most):  # type: ignore[no-untyped-def]
+    """A backward pass in whole numbers; returns the bound: sum of min theta'_i + sum of min theta'_ij, exactly.
+
+    `node` are the priced costs and `whole` the messages, both whole and in between -most and most; they stay so. Any
+    messages give a bound, so that cutting them off there is no loss of truth.
+    """
+    n = len(at) - 1
+    bound = 0
+    for step in range(n):
+        i = n - 1 - step
         k = first[i + 1] - first[i]
+        total = node[first[i] : first[i + 1]].copy()
+        later = 0
+        for a in range(at[i], at[i + 1]):
+            for x in range(k):
+                total[x] += whole[message[a] + x]
+            later += to[a] > i
+        earlier = at[i + 1] - at[i] - later
+        parts = max(1, later, earlier)
+        for x in range(k):
+            total[x] //= parts
         for a in range(at[i], at[i + 1]):
             j = to[a]
-            if j < i:
+            if j > i:
                 continue
             kj = first[j + 1] - first[j]
             m, out, base = message[a], message[back[a]], matrix[a]
+            for x in range(k):  # the share moves from the node to the edge
+                whole[m + x] = min(most, max(-most, whole[m + x] - total[x]))
+            for y in range(kj):  # and what it makes of the edge at least, from there to the neighbour
+                low = np.int64(2**62)
+                for x in range(k):
+                    low = min(low, np.int64(table[base + x * kj + y]) - whole[m + x])
+                whole[out + y] = min(most, max(-most, low))
+    for i in range(n):
+        k = first[i + 1] - first[i]
+        total = node[first[i] : first[i + 1]].copy()
+        for a in range(at[i], at[i + 1]):
+            j = to[a]
+            kj = first[j + 1] - first[j]
+            m, out, base = message[a], message[back[a]], matrix[a]
+            for x in range(k):
+                total[x] += whole[m + x]
+            if j < i:
+                continue
             low = np.int64(2**62)
             for x in range(k):
                 for y in range(kj):
-                    v = np.int64(table[base + x * kj + y]) - whole[m + x] - whole[out + y]
-                    low = min(low, v)
-            total += low
-    return total
+                    low = min(low, np.int64(table[base + x * kj + y]) - whole[m + x] - whole[out + y])
+            bound += low
+        bound += total.min()
+    return bound
