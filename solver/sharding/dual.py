@@ -36,6 +36,9 @@ PRICE_BITS = 40
 MOST_WHOLE = 2**61
 """What the messages to one node and its cost stay below together: 64 bits hold the sum."""
 
+MOST_FINE = 16
+"""Messages are rounded to multiples of 2^-16 for it, where 64 bits allow."""
+
 
 class Dual:
     """`lam` and `messages` are those of the best bound so far, `value` (a float; `exact` proves it)."""
@@ -111,6 +114,9 @@ class Dual:
         if not c.nodes:
             return c.fixed_cost
         most = MOST_WHOLE // (2 + int(np.diff(c.at).max(initial=0)))
+        # Rounding costs up to 1 a message: where costs are small, in units that are smaller still.
+        fine = max(0, min(MOST_FINE, most.bit_length() - int(c.cap).bit_length() - 2))
+        unit = 1 << fine
         shift, numerators = self._fractions()
         sums = [0, *accumulate(numerators)]
         node = np.rint(c.cost).astype(np.int64)
@@ -124,11 +130,12 @@ class Dual:
                     for x, bytes_ in enumerate(c.usage[u : u + k].tolist()):
                         price[x] += weight * int(bytes_)
             for x in range(k):
-                node[f + x] = min(most, int(node[f + x]) + _floor(price[x], shift))
+                node[f + x] = min(most, int(node[f + x]) * unit + _floor(price[x] * unit, shift))
         rent = sum(v * int(r) for v, r in zip(numerators, c.room.tolist(), strict=True))
-        whole = np.clip(np.rint(self.messages), -most, most).astype(np.int64)
-        total = int(sweep.settle(c.first, node, c.at, c.to, c.back, c.matrix, c.message, c.table, whole, most))
-        return c.fixed_cost + total + _floor(-rent, shift)
+        whole = np.clip(np.rint(self.messages * unit), -most, most).astype(np.int64)
+        total = int(sweep.settle(c.first, node, c.at, c.to, c.back, c.matrix, c.message, c.table, unit, whole, most))
+        # Costs are whole: so is the least of them above the bound.
+        return c.fixed_cost - ((-(total + _floor(-rent * unit, shift))) // unit)
 
     def _fractions(self) -> tuple[int, list[int]]:
         """(shift, numerators): prices as numerators / 2^shift."""

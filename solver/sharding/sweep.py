@@ -157,10 +157,11 @@ def soft_usage(  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def settle(first, node, at, to, back, matrix, message, table, whole, most):  # type: ignore[no-untyped-def]
+def settle(first, node, at, to, back, matrix, message, table, unit, whole, most):  # type: ignore[no-untyped-def]
     """A backward pass in whole numbers; returns the bound: sum of min theta'_i + sum of min theta'_ij, exactly.
 
-    `node` are the priced costs and `whole` the messages, both whole and in between -most and most; they stay so. Any
+    All in units of 1 / `unit`, a whole number. `node` are the priced costs and `whole` the messages, whole and between
+    -most and most; they stay so. Any
     messages give a bound, so that cutting them off there is no loss of truth.
     """
     n = len(at) - 1
@@ -189,7 +190,7 @@ def settle(first, node, at, to, back, matrix, message, table, whole, most):  # t
             for y in range(kj):  # and what it makes of the edge at least, from there to the neighbour
                 low = np.int64(2**62)
                 for x in range(k):
-                    low = min(low, np.int64(table[base + x * kj + y]) - whole[m + x])
+                    low = min(low, np.int64(table[base + x * kj + y]) * unit - whole[m + x])
                 whole[out + y] = min(most, max(-most, low))
     for i in range(n):
         k = first[i + 1] - first[i]
@@ -205,7 +206,7 @@ def settle(first, node, at, to, back, matrix, message, table, whole, most):  # t
             low = np.int64(2**62)
             for x in range(k):
                 for y in range(kj):
-                    low = min(low, np.int64(table[base + x * kj + y]) - whole[m + x] - whole[out + y])
+                    low = min(low, np.int64(table[base + x * kj + y]) * unit - whole[m + x] - whole[out + y])
             bound += low
         bound += total.min()
     return bound
