@@ -11,9 +11,11 @@ the messages, a subgradient (expected usage less room, averaged over rounds) alo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solver.sharding import sweep
 from solver.sharding.core import Core, Floats
@@ -25,10 +27,12 @@ WARMTH = 0.1
 MEMORY = 0.8
 """The weight of past subgradients."""
 
-PATIENCE, SHORTER, SHORTEST = 60, 0.8, 1e-3
+PATIENCE, SHORTER, SHORTEST = 20, 0.8, 1e-3
 """Rounds without progress after which the step is shortened, by what, and to what at least."""
 
 PROGRESS = 1e-5
+CHILD_STEP = 0.2
+"""The first step where only a few strategies went: most of the way is gone already."""
 
 PRICE_BITS = 40
 """Prices are rounded to multiples of 2^-40 of the largest for the exact bound."""
@@ -53,6 +57,34 @@ class Dual:
         self._direction = np.zeros(core.columns)
         self.step, self._stale, self._mark = 1.0, 0, -np.inf
         self.rounds = 0
+
+    def child(self, excluded: NDArray[np.bool_]) -> Dual:
+        """The dual where these strategies may not be taken, begun from the best prices and messages here."""
+        cost = self.core.cost.copy()
+        cost[excluded] = self.core.cap
+        child = Dual(replace(self.core, cost=cost))
+        child._lam[:], child._messages[:] = self.lam, self.messages
+        child.step = CHILD_STEP
+        return child
+
+    def excess(self) -> Floats:
+        """By how much each strategy's share of the bound is above its node's least, at the best prices and messages."""
+        c = self.core
+        self._price(self.lam)
+        total = self._priced.copy()
+        widths = np.diff(c.first)
+        for i in range(c.nodes):
+            f, k = int(c.first[i]), int(widths[i])
+            into = self.messages[c.message[c.at[i]] : c.message[c.at[i + 1]]].reshape(-1, k).sum(axis=0)
+            total[f : f + k] += into
+            total[f : f + k] -= total[f : f + k].min()
+        return total
+
+    def rent(self) -> Floats:
+        """What each strategy pays for its usage at the best prices."""
+        self._price(self.lam)
+        rent: Floats = self._priced - self.core.cost
+        return rent
 
     def round(self, upper: float) -> None:
         """One sweep forth and back, and a step of the prices towards `upper`, the best cost known (or inf)."""
