@@ -8,6 +8,7 @@ is in one of the parts, so the least of the parts' bounds holds for all. The par
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from itertools import count
 
 import numpy as np
@@ -15,12 +16,15 @@ from numpy.typing import NDArray
 
 from solver.sharding.core import Floats
 from solver.sharding.dual import Dual
+from solver.sharding.problem import Int64s
 
 ROUNDS, LONG = 60, 400
 """Rounds of a part's dual: at a time, and at most while they gain."""
 
 GAIN = 2e-4
 """Of the gap, what ROUNDS have to gain for more of them."""
+
+SURE = 0.99
 
 
 class Branching:
@@ -35,13 +39,21 @@ class Branching:
         self.closed: int | None = None
         """The least proven bound of a part that was given up."""
         self.stuck = False
+        self.latest = root
 
     @property
     def value(self) -> float:
         return self.parts[0][0] if self.parts else np.inf
 
-    def split(self, upper: float) -> bool:
-        """Splits the part with the least bound; False if there is nothing to split."""
+    def decoded(self) -> Int64s:
+        """A solution that the part split last suggests; it need not fit."""
+        return self.latest.decoded()
+
+    def split(self, upper: float, late: Callable[[], bool] = lambda: False) -> bool:
+        """Splits the part with the least bound; False if there is nothing to split, or `late` came to be true.
+
+        Costs are whole: a part whose bound is above `upper` - 1 holds nothing cheaper.
+        """
         if not self.parts or self.stuck:
             return False
         value, _, dual, excluded = self.parts[0]
@@ -49,23 +61,29 @@ class Branching:
         if halves is None:
             self.stuck = True
             return False
-        heapq.heappop(self.parts)
+        children = []
         for half in halves:
             child = dual.child(excluded | half)
             before = value
             for done in range(0, LONG, ROUNDS):
                 for _ in range(ROUNDS):
                     child.round(upper)
-                if child.value >= upper or (done and child.value < before + GAIN * (upper - before)):
+                if late():
+                    return False
+                if child.value > upper - SURE or (done and child.value < before + GAIN * (upper - before)):
                     break
                 before = max(before, child.value)
             if child.value < value:
                 child.value, child.lam, child.messages = value, dual.lam.copy(), dual.messages.copy()
-            if child.value >= upper:
+            children.append((child, excluded | half))
+        self.latest = min((child for child, _ in children), key=lambda child: child.value)
+        heapq.heappop(self.parts)
+        for child, without in children:
+            if child.value > upper - SURE:
                 proven = child.exact()
                 self.closed = proven if self.closed is None else min(self.closed, proven)
             else:
-                heapq.heappush(self.parts, (child.value, next(self._number), child, excluded | half))
+                heapq.heappush(self.parts, (child.value, next(self._number), child, without))
         return True
 
     def _halves(self, dual: Dual, excluded: NDArray[np.bool_], upper: float) -> tuple[NDArray[np.bool_], ...] | None:
@@ -103,7 +121,7 @@ class Branching:
         bounds = [part[2].exact() for part in self.parts]
         if self.closed is not None:
             bounds.append(self.closed)
-        return max(min(bounds), self.root.exact())
+        return max(min(bounds, default=0), self.root.exact())
 
 
 def _spread(rent: Floats, excess: Floats, near: NDArray[np.bool_], owner: NDArray[np.int64], nodes: int) -> Floats:

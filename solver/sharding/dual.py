@@ -12,7 +12,6 @@ the messages, a subgradient (expected usage less room, averaged over rounds) alo
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +30,11 @@ PATIENCE, SHORTER, SHORTEST = 20, 0.8, 1e-3
 """Rounds without progress after which the step is shortened, by what, and to what at least."""
 
 PROGRESS = 1e-5
+FAR = 0.2
+"""A step aims no further than this share above the bound, whatever the best cost known."""
+
 CHILD_STEP = 0.2
 """The first step where only a few strategies went: most of the way is gone already."""
-
-PRICE_BITS = 40
-"""Prices are rounded to multiples of 2^-40 of the largest for the exact bound."""
 
 MOST_WHOLE = 2**61
 """What the messages to one node and its cost stay below together: 64 bits hold the sum."""
@@ -105,7 +104,7 @@ class Dual:
                 self.step, self._stale = max(SHORTEST, self.step * SHORTER), 0
         if not c.columns:
             return
-        gap = (upper if np.isfinite(upper) else value + abs(value) * 0.2 + 1.0) - value
+        gap = min(upper - value, FAR * abs(value) + 1.0)
         if gap <= 0:
             return
         warmth = max(1e-9, WARMTH * gap / c.nodes)
@@ -139,8 +138,8 @@ class Dual:
     def exact(self) -> int:
         """The best bound in whole numbers, proven: nothing is rounded in its favour.
 
-        Messages are rounded to whole numbers (any messages will do), prices to binary fractions (any prices will do),
-        the price of a strategy's usage down, that of the room up. Sums that may be large are Python integers.
+        Messages and prices are rounded to binary fractions (any of them will do), the price of a strategy's usage down,
+        that of the room, a Python integer, up.
         """
         c = self.core
         if not c.nodes:
@@ -149,33 +148,22 @@ class Dual:
         # Rounding costs up to 1 a message: where costs are small, in units that are smaller still.
         fine = max(0, min(MOST_FINE, most.bit_length() - int(c.cap).bit_length() - 2))
         unit = 1 << fine
-        shift, numerators = self._fractions()
-        sums = [0, *accumulate(numerators)]
-        node = np.rint(c.cost).astype(np.int64)
-        for i in range(c.nodes):
-            f, k = int(c.first[i]), int(c.first[i + 1] - c.first[i])
-            price = [0] * k
-            for p in range(int(c.piece_at[i]), int(c.piece_at[i + 1])):
-                weight = sums[int(c.hi[p])] - sums[int(c.lo[p])]
-                if weight:
-                    u = int(c.usage_at[p])
-                    for x, bytes_ in enumerate(c.usage[u : u + k].tolist()):
-                        price[x] += weight * int(bytes_)
-            for x in range(k):
-                node[f + x] = min(most, int(node[f + x]) * unit + _floor(price[x] * unit, shift))
-        rent = sum(v * int(r) for v, r in zip(numerators, c.room.tolist(), strict=True))
+        sums, shift = self._fractions(fine)
+        rent = np.zeros(len(c.cost), np.int64)
+        sweep.rents(c.first, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, sums, rent)
+        node = np.minimum(most, np.rint(c.cost).astype(np.int64) * unit + (rent >> shift))
+        each = np.diff(sums)
+        room = sum(int(each[i]) * int(c.room[i]) for i in np.flatnonzero(each))
         whole = np.clip(np.rint(self.messages * unit), -most, most).astype(np.int64)
         total = int(sweep.settle(c.first, node, c.at, c.to, c.back, c.matrix, c.message, c.table, unit, whole, most))
         # Costs are whole: so is the least of them above the bound.
-        return c.fixed_cost - ((-(total + _floor(-rent * unit, shift))) // unit)
+        return c.fixed_cost - ((-(total + (-room >> shift))) // unit)
 
-    def _fractions(self) -> tuple[int, list[int]]:
-        """(shift, numerators): prices as numerators / 2^shift."""
-        top = float(self.lam.max(initial=0.0))
-        shift = PRICE_BITS - int(np.frexp(top)[1]) if top > 0 else 0
-        return shift, [int(v) for v in np.floor(np.ldexp(self.lam, shift)).tolist()]
-
-
-def _floor(value: int, shift: int) -> int:
-    return value >> shift if shift >= 0 else value << -shift
-
+    def _fractions(self, fine: int) -> tuple[Int64s, int]:
+        """(prefix sums of the prices in whole numbers, shift): in units of 2^-(shift + fine), any rent below 2^61."""
+        c = self.core
+        self._price(self.lam)
+        top = max(float((self._priced - c.cost).max(initial=0.0)), float(self.lam.sum()))
+        shift = max(0, MOST_WHOLE.bit_length() - 3 - fine - int(np.frexp(top)[1])) if top > 0 else 0
+        each = np.floor(np.ldexp(self.lam, shift + fine)).astype(np.int64)
+        return np.concatenate([[0], np.cumsum(each)]).astype(np.int64), shift

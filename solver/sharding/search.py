@@ -25,9 +25,9 @@ ATTEMPTS = 6
 HEATS = (0.3, 0.1, 0.03, 0.01)
 """Where annealing starts, in units of the cost a node; it ends at a thousandth of that."""
 
-FIRST_CYCLE, LONGER = 60, 1.3
+FIRST_CYCLE, LONGER, LONGEST = 60, 1.3, 1000
 GREEDY = 0.3
-"""Slices of the first annealing, what the next is longer by, and the share of greedy slices after it."""
+"""Slices of the first annealing, what the next is longer by, up to how many, and the share of greedy slices after it."""
 
 
 class Search:
@@ -91,13 +91,12 @@ class Search:
             self._run(self.heat * 10 ** (-3 * done / (1 - GREEDY)) if warm else 0.0)
             if self.left == 0:
                 self.start(self.x)
-                if self.cost > self.best_cost or self.overflow > 0:
-                    assert self.best is not None
+                if self.best is not None and (self.cost > self.best_cost or self.overflow > 0):
                     self.start(self.best)
             return
         before = (self.overflow, self.cost)
         self._run(0.0)
-        if self.overflow == 0 and before == (0.0, self.cost):
+        if before == (self.overflow, self.cost):
             self.stale += 1
             if self.stale > 3 * len(self.sizes):
                 self._reheat()
@@ -114,8 +113,10 @@ class Search:
             self.start(self.fresh)
             self.fresh, self.stale = None, 0
             return
-        self.start(self.best if self.best is not None else self.x)
-        self.length = int(self.length * LONGER) + 1
+        if self.best is None:
+            return  # nothing fits yet: on with the repair
+        self.start(self.best)
+        self.length = min(LONGEST, int(self.length * LONGER) + 1)
         self.left, self.stale = self.length, 0
         self.heat = HEATS[self.cycle % len(HEATS)] * max(1.0, self.best_cost) / self.core.nodes
         self.cycle += 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.sharding.branch import Branching
 from solver.sharding.dual import Dual
 from solver.sharding.problem import FORBIDDEN, Evaluation, Int64s, Problem, evaluate, least_shortfall
 from solver.sharding.reduce import Contradiction, Reduction, reduce
@@ -20,7 +21,14 @@ FIRST_ROUNDS = 40
 """Of the dual, before the first search."""
 
 DUAL_SHARE, LATE_DUAL_SHARE = 0.35, 0.1
-"""Of the time goes to the dual: while it climbs, and after."""
+"""Of the time goes to the dual, or to branching: while it climbs, and after."""
+
+PERIOD, CLIMBING, FLAT = 50, 1e-4, 4
+"""Rounds of the dual after which the search hears of new prices; what the bound must have gained to be climbing, and for
+how many periods it need not be before branching begins."""
+
+SMALL = 2_000_000
+"""Entries of the matrices (both directions) up to which branching is tried: a split takes some hundred sweeps."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,7 @@ class _Run:
         self.ceiling = ceiling
         """The bound holds for solutions below this cost only, so it cannot be above it (None: for all)."""
         self.dual, self.search = Dual(reduction.core), Search(reduction.core, seed)
+        self.branching: Branching | None = None
         self.first_feasible_s: float | None = None
 
     def answer(self) -> Answer:
@@ -96,7 +105,7 @@ class _Run:
         if core.nodes:
             self._work()
         solution = self.search.best if self.search.best is not None else self.search.x
-        bound = self.dual.exact()
+        bound = self.dual.exact() if self.branching is None else self.branching.exact()
         if self.ceiling is not None:
             bound = min(bound, self.ceiling)
         reason = self.stop.why or "bound reached"
@@ -106,6 +115,7 @@ class _Run:
         return _answer(self.problem, self.reduction.restore(solution), bound, reason, self.started, first, False)
 
     def _work(self) -> None:
+        """Search and dual in turns: with a time limit their shares are of time, else of slices and rounds."""
         dual, search, stop = self.dual, self.search, self.stop
         for _ in range(FIRST_ROUNDS):
             dual.round(np.inf)
@@ -113,30 +123,37 @@ class _Run:
                 break
         search.start(dual.decoded())
         search.price(dual.lam)
-        rounds, credit, marked, climbing = 0, 0.0, dual.value, True
-        cost_of_round, cost_of_slice = 0.01, 0.01
+        small = len(self.reduction.core.table) <= SMALL
+        spent_search, spent_dual = 0.0, 0.0
+        rounds, flat, marked, share = 0, 0, dual.value, DUAL_SHARE
         while not self._done():
             stop.work += 1
             t0 = time.monotonic()
             search.slice()
             if search.best is not None and self.first_feasible_s is None:
                 self.first_feasible_s = time.monotonic() - self.started
-            # With a work limit the shares are in numbers, else in time.
             t1 = time.monotonic()
-            credit += DUAL_SHARE if climbing else LATE_DUAL_SHARE
-            while credit > 0 and not stop.late():
-                dual.round(search.best_cost)
-                rounds += 1
-                credit -= 1 - DUAL_SHARE if self._counted else max(0.02, cost_of_round / cost_of_slice)
-            t2 = time.monotonic()
-            cost_of_slice = 0.9 * cost_of_slice + 0.1 * (t1 - t0)
-            if t2 > t1:
-                cost_of_round = 0.9 * cost_of_round + 0.1 * (t2 - t1)
-            if rounds >= 50:
-                climbing = dual.value > marked + 1e-4 * abs(marked)
+            spent_search += 1.0 if self._counted else t1 - t0
+            while spent_dual < share / (1 - share) * spent_search and not stop.late():
+                t1 = time.monotonic()
+                if self.branching is None:
+                    dual.round(search.best_cost)
+                    rounds += 1
+                elif self.branching.split(search.best_cost, stop.late):
+                    search.suggest(self.branching.decoded())
+                else:
+                    share = 0.0
+                spent_dual += 1.0 if self._counted else time.monotonic() - t1
+            if rounds >= PERIOD:
+                climbing = dual.value > marked + CLIMBING * abs(marked)
                 rounds, marked = 0, dual.value
                 search.price(dual.lam)
                 search.suggest(dual.decoded())
+                flat = 0 if climbing else flat + 1
+                if flat >= FLAT and small and search.best is not None:
+                    self.branching = Branching(dual)
+                elif flat >= FLAT:
+                    share = LATE_DUAL_SHARE
 
     @property
     def _counted(self) -> bool:
@@ -145,7 +162,10 @@ class _Run:
     def _done(self) -> bool:
         fixed = self.reduction.core.fixed_cost
         best = None if self.search.best is None else round(self.search.best_cost) + fixed
-        floor = int(np.ceil(self.dual.value - 1e-6 * abs(self.dual.value))) if np.isfinite(self.dual.value) else 0
+        value = self.dual.value if self.branching is None else self.branching.value
+        if value == np.inf:
+            value = self.search.best_cost
+        floor = int(np.ceil(value - 1e-7 - 1e-10 * abs(value))) if np.isfinite(value) else 0
         return self.stop.asked(best, floor + fixed)
 
 

@@ -123,6 +123,17 @@ def price_nodes(first, cost, piece_at, lo, hi, usage_at, usage, lam, priced):  #
 
 
 @numba.njit(cache=True, nogil=True)
+def rents(first, piece_at, lo, hi, usage_at, usage, sums, rent):  # type: ignore[no-untyped-def]
+    """What each strategy pays for its usage, added to `rent`; all in whole numbers, `sums` are sums of prices."""
+    for i in range(len(first) - 1):
+        for p in range(piece_at[i], piece_at[i + 1]):
+            price = sums[hi[p]] - sums[lo[p]]
+            if price > 0:
+                for x in range(first[i + 1] - first[i]):
+                    rent[first[i] + x] += price * np.int64(usage[usage_at[p] + x])
+
+
+@numba.njit(cache=True, nogil=True)
 def soft_usage(  # type: ignore[no-untyped-def]
     first, priced, piece_at, lo, hi, usage_at, usage, at, message, messages, warmth, level
 ):
