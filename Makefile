@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-solver bench-stages bench-growth clean
+.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -43,6 +43,10 @@ bench-stages: $(READY)
 
 bench-readers: $(READY)
 	$(BIN)/python -m bench.readers
+
+# Half an hour; stopped, it goes on where it was.
+bench-sharding: $(READY)
+	$(BIN)/python -m bench.sharding $(ARGS)
 
 bench-exhaustive: $(READY)
 	$(BIN)/python -m bench.exhaustive

@@ -123,9 +123,7 @@ class Dual:
 
     def _price(self, lam: Floats) -> None:
         c = self.core
-        sweep.price_nodes(
-            c.first, c.cost, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, lam, self._priced
-        )
+        sweep.price_nodes(c.first, c.cost, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, lam, self._priced)
 
     def decoded(self) -> Int64s:
         """A solution that the best messages suggest; it need not fit."""

@@ -27,7 +27,7 @@ HEATS = (0.3, 0.1, 0.03, 0.01)
 
 FIRST_CYCLE, LONGER, LONGEST = 60, 1.3, 1000
 GREEDY = 0.3
-"""Slices of the first annealing, what the next is longer by, up to how many, and the share of greedy slices after it."""
+"""Slices of the first annealing, what the next is longer by, up to how many; the share of greedy slices after it."""
 
 
 class Search:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,8 +24,8 @@ DUAL_SHARE, LATE_DUAL_SHARE = 0.35, 0.1
 """Of the time goes to the dual, or to branching: while it climbs, and after."""
 
 PERIOD, CLIMBING, FLAT = 50, 1e-4, 4
-"""Rounds of the dual after which the search hears of new prices; what the bound must have gained to be climbing, and for
-how many periods it need not be before branching begins."""
+"""Rounds of the dual after which the search hears of new prices; what the bound must have gained to be climbing; for
+how many periods it must not be before branching begins."""
 
 SMALL = 2_000_000
 """Entries of the matrices (both directions) up to which branching is tried: a split takes some hundred sweeps."""
@@ -57,9 +57,7 @@ class Answer:
         return (self.evaluation.cost - self.bound) / self.bound if self.bound > 0 else None
 
 
-def solve(
-    problem: Problem, time_limit_s: float | None = 60.0, seed: int = 0, work_limit: int | None = None
-) -> Answer:
+def solve(problem: Problem, time_limit_s: float | None = 60.0, seed: int = 0, work_limit: int | None = None) -> Answer:
     """The best solution within `time_limit_s` of wall clock from the call on (None: none) or `work_limit` slices of
     search, after which the same input and seed give the same answer where no time limit interferes.
     """
@@ -108,11 +106,15 @@ class _Run:
         bound = self.dual.exact() if self.branching is None else self.branching.exact()
         if self.ceiling is not None:
             bound = min(bound, self.ceiling)
-        reason = self.stop.why or "bound reached"
+        # Said without its seconds: some of the caller's are kept for the proof.
+        reason = self.stop.why.partition(" of ")[0] or "nothing left to choose"
         first = self.first_feasible_s
         if self.search.best is not None and first is None:
             first = time.monotonic() - self.started
-        return _answer(self.problem, self.reduction.restore(solution), bound, reason, self.started, first, False)
+        answer = _answer(self.problem, self.reduction.restore(solution), bound, reason, self.started, first, False)
+        if reason == "bound reached" and answer.gap:
+            answer = replace(answer, stop_reason="bound reached but for rounding")
+        return answer
 
     def _work(self) -> None:
         """Search and dual in turns: with a time limit their shares are of time, else of slices and rounds."""
@@ -173,7 +175,8 @@ def _least_usage(problem: Problem) -> Int64s:
     """Every node with the strategy that uses least."""
     n = problem.nodes
     order = np.lexsort((problem.cost, problem.usage, np.repeat(np.arange(n), problem.strategies)))
-    return order[problem.first[:-1]] - problem.first[:-1]
+    least: Int64s = order[problem.first[:-1]] - problem.first[:-1]
+    return least
 
 
 def _answer(

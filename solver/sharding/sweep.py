@@ -176,7 +176,7 @@ def settle(first, node, at, to, back, matrix, message, table, unit, whole, most)
     messages give a bound, so that cutting them off there is no loss of truth.
     """
     n = len(at) - 1
-    bound = 0
+    bound = np.int64(0)
     for step in range(n):
         i = n - 1 - step
         k = first[i + 1] - first[i]
@@ -189,7 +189,7 @@ def settle(first, node, at, to, back, matrix, message, table, unit, whole, most)
         earlier = at[i + 1] - at[i] - later
         parts = max(1, later, earlier)
         for x in range(k):
-            total[x] //= parts
+            total[x] = total[x] // parts
         for a in range(at[i], at[i + 1]):
             j = to[a]
             if j > i:

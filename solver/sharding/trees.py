@@ -62,7 +62,7 @@ def grow(at, to, seeds, target, shy, inside, touching, stamp, order, entry, fron
 
     `target` counts nodes with more than one neighbour: the others always come with theirs. Nodes of more than `shy`
     neighbours join with probability shy / neighbours. `entry`, by position in
-    `order`, leads from the parent to the node; -1 for roots. `frontier` holds entries from a node inside to one outside.
+    `order`, leads from the parent to the node; -1 for roots. `frontier` holds entries from nodes inside to others.
     """
     count, waiting, real = 0, 0, 0
     next_seed = 0
@@ -266,9 +266,7 @@ def improve(  # type: ignore[no-untyped-def]
         stamps[0] += 1
         for s in range(spread):
             seeds[s] = roots[np.random.randint(len(roots))]
-        count = grow(
-            at, to, seeds, target, shy, inside, touching, stamps[0], order, entry, frontier
-        )
+        count = grow(at, to, seeds, target, shy, inside, touching, stamps[0], order, entry, frontier)
         load = 1.0
         for p in range(count):
             load += weight[order[p]]
@@ -286,8 +284,9 @@ def improve(  # type: ignore[no-untyped-def]
                 run += factor * lam[c] + extra[c]
                 sums[c + 1] = run
             delta = best_forest(
-                first, piece_at, lo, hi, usage_at, usage, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
-            )
+                first, piece_at, lo, hi, usage_at, usage, back, owner, matrix, table, x, cond, sums,
+                order, entry, count, heat, h, y,
+            )  # fmt: skip
             worse, left, right = overflow_change(
                 piece_at, lo, hi, usage_at, usage, room, x, y, order, count, use, change, new
             )

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from functools import cache
 
-from solver.sharding.document import read
-from solver.sharding.solve import solve
+import numpy as np
 
-TWO = b"""{"problem": {"nodes": {"intervals": [[0, 2], [1, 3], [1, 3]], "costs": [[1, 2], [2, 1], [1, 1]],
-"usages": [[5, 1], [4, 1], [4, 1]]}, "edges": {"nodes": [[0, 1], [1, 2], [0, 2]],
-"costs": [[0, 1, 1, 0], [0, 1, 1, 0], [0, 3, 2, 0]]}, "usage_limit": 9}}"""
+from solver.sharding.core import Pieces, make_core
+from solver.sharding.dual import Dual
+from solver.sharding.reduce import undominated
+from solver.sharding.search import Search
 
 
 @cache
 def warm() -> None:
-    """Runs every compiled function once in this process."""
-    solve(read(TWO), time_limit_s=None, work_limit=2)
+    """Runs every compiled function once in this process, on a ring of three nodes."""
+    ones = np.ones((2, 2))
+    piece = Pieces(np.zeros(1, np.int64), np.ones(1, np.int64), np.array([[1.0, 0.0]]))
+    ring = {(0, 1): ones, (1, 2): ones, (0, 2): ones}
+    core = make_core([np.array([0.0, 3.0])] * 3, [piece] * 3, np.array([2.0]), ring, 64.0, 0)
+    undominated(core.cost[:2], np.zeros((2, 1)), ones, np.array([2], np.int64))
+    dual = Dual(core)
+    dual.round(np.inf)
+    dual.exact()
+    search = Search(core, 0)
+    search.start(dual.decoded())
+    search.slice()
