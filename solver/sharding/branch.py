@@ -25,6 +25,7 @@ GAIN = 2e-4
 """Of the gap, what ROUNDS have to gain for more of them."""
 
 SURE = 0.99
+"""Costs are whole: what is above the best cost less this cannot be below it."""
 
 
 class Branching:
@@ -75,6 +76,7 @@ class Branching:
                 before = max(before, child.value)
             if child.value < value:
                 child.value, child.lam, child.messages = value, dual.lam.copy(), dual.messages.copy()
+            child.rest()
             children.append((child, excluded | half))
         self.latest = min((child for child, _ in children), key=lambda child: child.value)
         heapq.heappop(self.parts)
@@ -93,8 +95,8 @@ class Branching:
         gap = max(1e-9, upper - dual.value)
         near = ~excluded & (excess < 0.5 * gap)
         owner = np.repeat(np.arange(core.nodes), np.diff(core.first))
-        # How far a strategy near the least is from the others in rent, the less the further it is from the least.
-        spread = _spread(rent, excess / gap, near, owner, core.nodes)
+        # How far strategies that may all be right differ in what they pay for memory.
+        spread = _spread(rent, near, owner, core.nodes)
         node = int(spread.argmax())
         f, g = int(core.first[node]), int(core.first[node + 1])
         left = np.flatnonzero(~excluded[f:g]) + f
@@ -117,17 +119,16 @@ class Branching:
         return above, below
 
     def exact(self) -> int:
-        """The proven bound of all parts: a part may be counted by its float bound's own proof only."""
+        """The proven bound: the least of the parts', each proven by itself, closed ones included."""
         bounds = [part[2].exact() for part in self.parts]
         if self.closed is not None:
             bounds.append(self.closed)
         return max(min(bounds, default=0), self.root.exact())
 
 
-def _spread(rent: Floats, excess: Floats, near: NDArray[np.bool_], owner: NDArray[np.int64], nodes: int) -> Floats:
+def _spread(rent: Floats, near: NDArray[np.bool_], owner: NDArray[np.int64], nodes: int) -> Floats:
     low, high = np.full(nodes, np.inf), np.full(nodes, -np.inf)
-    weighted = rent * 1.0
-    np.minimum.at(low, owner[near], weighted[near])
-    np.maximum.at(high, owner[near], weighted[near])
+    np.minimum.at(low, owner[near], rent[near])
+    np.maximum.at(high, owner[near], rent[near])
     spread: Floats = np.where(high > low, high - low, 0.0)
     return spread

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from hyperopt.documents import DocumentError, decompress
-from solver.sharding.problem import MOST, MOST_USAGE, Int64s, Problem, ShardingError, check_solution
+from solver.sharding.problem import MOST, MOST_LIMIT, MOST_USAGE, Int64s, Problem, ShardingError, check_solution
 
 T = TypeVar("T")
 Whole = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
@@ -79,8 +79,9 @@ def read(data: bytes) -> Problem:
         if len(matrix) != rows * columns:
             problem = f"{len(matrix)} entries where nodes {a} and {b} have {rows} x {columns} strategies"
             raise ShardingError(f"$.problem.edges.costs[{e}]", problem, "give the whole matrix, row by row")
-    if sum(map(max, nodes.usages)) > MOST_USAGE:
-        problem = "the largest usages add up to more than 2^62"
+    total = sum(map(max, nodes.usages))
+    if total > MOST_USAGE or min(total, given.usage_limit) > MOST_LIMIT:
+        problem = "the largest usages add up to more than 2^62, or with the limit to more than 2^53"
         raise ShardingError("$.problem.nodes.usages", problem, "give usages and the limit in larger units")
     intervals = np.array(nodes.intervals, np.int64)
     return Problem(

@@ -66,6 +66,11 @@ class Dual:
         child.step = CHILD_STEP
         return child
 
+    def rest(self) -> None:
+        """No more rounds are to come: what they work on is let go."""
+        self._lam, self._messages = self.lam, self.messages
+        self._level = self._direction = np.zeros(0)
+
     def excess(self) -> Floats:
         """By how much each strategy's share of the bound is above its node's least, at the best prices and messages."""
         c = self.core

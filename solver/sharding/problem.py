@@ -31,6 +31,9 @@ MOST = 2**63 - 1
 MOST_USAGE = 2**62
 """What the largest usages of all nodes may add up to, in bytes, so that sums over time stay in 64 bits."""
 
+MOST_LIMIT = 2**53
+"""The largest limit that can bind: up to it floats hold every byte."""
+
 
 class ShardingError(ValueError):
     """A problem or a solution that makes no sense; `field` is its JSON path, `remedy` what to do."""

@@ -24,7 +24,7 @@ import numpy as np
 from solver.sharding.axis import make_axis
 from solver.sharding.core import Core, Floats, Pieces, make_core
 from solver.sharding.pieces import join, level, narrow, window_least
-from solver.sharding.problem import FORBIDDEN, Int64s, Problem
+from solver.sharding.problem import FORBIDDEN, MOST_USAGE, Int64s, Problem
 
 MOST_CAP_BITS = 50
 MOST_COMPARED = 20_000_000
@@ -62,6 +62,8 @@ class Reduction:
     folded: list[Folded] = field(repr=False)
     """In the order of folding."""
     nodes: int
+    ceiling: int
+    """Solutions that cost as much or more may be lost: no bound is above it."""
 
     def restore(self, solution: Int64s) -> Int64s:
         """The problem's solution from the core's: one strategy a node."""
@@ -91,16 +93,20 @@ class _Work:
 
     def __init__(self, problem: Problem, late: Callable[[], bool], strict: bool) -> None:
         self.problem, self.late, self.strict = problem, late, strict
-        self.cap = _cap(problem)
+        self.cap, total = _cap(problem)
+        self.ceiling = FORBIDDEN if total < self.cap else int(self.cap)
         n, first = problem.nodes, problem.first
         cut = first[1:-1]
         cost = np.minimum(problem.cost, int(self.cap)).astype(np.float64)
         self.cost: dict[int, Floats] = dict(enumerate(np.split(cost, cut)))
-        least = np.minimum.reduceat(problem.usage, first[:-1])
-        most = np.maximum.reduceat(problem.usage, first[:-1])
-        axis = make_axis(problem.lower, problem.upper, least, most, problem.usage_limit)
+        # What is above the limit fits as little as just above it: sums stay small.
+        limit = min(problem.usage_limit, MOST_USAGE)
+        usage = np.minimum(problem.usage, limit + 1)
+        least = np.minimum.reduceat(usage, first[:-1])
+        most = np.maximum.reduceat(usage, first[:-1])
+        axis = make_axis(problem.lower, problem.upper, least, most, limit)
         self.times, self.room = axis.times, axis.room.astype(np.float64)
-        above = (problem.usage - np.repeat(least, problem.strategies)).astype(np.float64)
+        above = (usage - np.repeat(least, problem.strategies)).astype(np.float64)
         some = (axis.lo < axis.hi) & (most > least)
         self.uses: dict[int, Pieces] = {
             i: Pieces(axis.lo[i : i + some[i]], axis.hi[i : i + some[i]], u[None, :][: int(some[i])])
@@ -316,17 +322,19 @@ class _Work:
             self.cap,
             self.fixed_cost,
         )
-        return Reduction(core, self.times, [self.groups[i] for i in left], self.folded, self.problem.nodes)
+        return Reduction(
+            core, self.times, [self.groups[i] for i in left], self.folded, self.problem.nodes, self.ceiling
+        )
 
 
-def _cap(problem: Problem) -> float:
-    """More than any solution without a forbidden choice costs, where that is below 2^50; a power of two."""
+def _cap(problem: Problem) -> tuple[float, int]:
+    """(cap, the most that a solution without a forbidden choice may cost); the cap is above it, or 2^50."""
     total = 0
     for cost, starts in ((problem.cost, problem.first), (problem.edge_cost, problem.edge_first)):
         if len(cost):
             allowed = np.where(cost < FORBIDDEN, cost, 0)
             total += int(np.maximum.reduceat(allowed, starts[:-1]).astype(object).sum())
-    return float(2 ** min(MOST_CAP_BITS, total.bit_length()))
+    return float(2 ** min(MOST_CAP_BITS, total.bit_length())), total
 
 
 @numba.njit(cache=True, nogil=True)

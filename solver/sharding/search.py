@@ -12,8 +12,8 @@ from solver.sharding import trees
 from solver.sharding.core import Core, Floats
 from solver.sharding.problem import Int64s
 
-EFFORT = 2_000_000.0
-"""Additions and comparisons, more or less, in one slice."""
+EFFORT, SMALL_EFFORT = 2_000_000.0, 200.0
+"""Additions and comparisons, more or less, in one slice; for small cores so many times what all nodes take."""
 
 SIZES = ((8, 1), (25, 2), (80, 4), (250, 8), (800, 16), (2500, 64), (2**62, 2**62))
 """Forests: nodes of more than one neighbour, and seeds that they grow from."""
@@ -44,6 +44,7 @@ class Search:
             self.roots = np.arange(n)
         towards = np.bincount(self.owner, weights=k[core.to], minlength=n) / np.maximum(1, degree)
         self.weight = k * (8.0 + np.diff(core.piece_at) + towards) + 0.3 * core.columns / max(1, n)
+        self.effort = min(EFFORT, SMALL_EFFORT * float(self.weight.sum()))
         sizes = [s for s in SIZES if s[0] < len(self.roots)]
         self.sizes = [*sizes, (n + 1, len(self.roots))]
         self.score = np.ones(len(self.sizes))
@@ -114,7 +115,11 @@ class Search:
             self.fresh, self.stale = None, 0
             return
         if self.best is None:
-            return  # nothing fits yet: on with the repair
+            # Nothing fits yet: memory is dearer than the prices say where it runs short.
+            self.lam[self.use > self.core.room] += self.scale
+            self.start(self.x)
+            self.stale = 0
+            return
         self.start(self.best)
         self.length = min(LONGEST, int(self.length * LONGER) + 1)
         self.left, self.stale = self.length, 0
@@ -129,7 +134,7 @@ class Search:
         shy = SHY if target < 1000 and target < self.core.nodes else 2**62
         c = self.core
         gained, self.overflow = trees.improve(
-            int(self.dice.integers(2**31)), EFFORT, target, spread, shy, 0.0, 1.2, ATTEMPTS, self.scale, heat,
+            int(self.dice.integers(2**31)), self.effort, target, spread, shy, 0.0, 1.2, ATTEMPTS, self.scale, heat,
             c.first, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, c.room, c.at, c.to, c.back, self.owner, c.matrix,
             c.table, self.roots, self.lam, self.weight, self.x, self.cond, self.use, self.overflow, *self.buffers,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from solver.sharding.branch import Branching
 from solver.sharding.dual import Dual
-from solver.sharding.problem import FORBIDDEN, Evaluation, Int64s, Problem, evaluate, least_shortfall
+from solver.sharding.problem import Evaluation, Int64s, Problem, evaluate, least_shortfall
 from solver.sharding.reduce import Contradiction, Reduction, reduce
 from solver.sharding.search import Search
 from solver.stop import BoundReached, Stop, TimeLimit, WorkLimit
@@ -26,6 +26,9 @@ DUAL_SHARE, LATE_DUAL_SHARE = 0.35, 0.1
 PERIOD, CLIMBING, FLAT = 50, 1e-4, 4
 """Rounds of the dual after which the search hears of new prices; what the bound must have gained to be climbing; for
 how many periods it must not be before branching begins."""
+
+ROUND = 0.1
+"""What a round of the dual counts beside a slice of search or a split where work is counted, not time."""
 
 SMALL = 2_000_000
 """Entries of the matrices (both directions) up to which branching is tried: a split takes some hundred sweeps."""
@@ -71,7 +74,7 @@ def solve(problem: Problem, time_limit_s: float | None = 60.0, seed: int = 0, wo
     stop = Stop(*limits)
     try:
         strict = reduce(problem, stop.late)
-        run = _Run(problem, strict, stop, seed, started, FORBIDDEN)
+        run = _Run(problem, strict, stop, seed, started)
     except Contradiction:
         # Nothing without a forbidden choice fits: the cheapest of what is forbidden, if anything fits at all.
         _, shortfall = least_shortfall(problem)
@@ -79,7 +82,7 @@ def solve(problem: Problem, time_limit_s: float | None = 60.0, seed: int = 0, wo
             least = _least_usage(problem)
             return _answer(problem, least, 0, "infeasible", started, None, True)
         try:
-            run = _Run(problem, reduce(problem, stop.late, strict=False), stop, seed, started, None)
+            run = _Run(problem, reduce(problem, stop.late, strict=False), stop, seed, started)
         except Contradiction:
             return _answer(problem, _least_usage(problem), 0, "infeasible", started, None, True)
     return run.answer()
@@ -88,12 +91,8 @@ def solve(problem: Problem, time_limit_s: float | None = 60.0, seed: int = 0, wo
 class _Run:
     """One reduction under work."""
 
-    def __init__(
-        self, problem: Problem, reduction: Reduction, stop: Stop, seed: int, started: float, ceiling: int | None
-    ) -> None:
+    def __init__(self, problem: Problem, reduction: Reduction, stop: Stop, seed: int, started: float) -> None:
         self.problem, self.reduction, self.stop, self.started = problem, reduction, stop, started
-        self.ceiling = ceiling
-        """The bound holds for solutions below this cost only, so it cannot be above it (None: for all)."""
         self.dual, self.search = Dual(reduction.core), Search(reduction.core, seed)
         self.branching: Branching | None = None
         self.first_feasible_s: float | None = None
@@ -104,8 +103,7 @@ class _Run:
             self._work()
         solution = self.search.best if self.search.best is not None else self.search.x
         bound = self.dual.exact() if self.branching is None else self.branching.exact()
-        if self.ceiling is not None:
-            bound = min(bound, self.ceiling)
+        bound = min(bound, self.reduction.ceiling)
         # Said without its seconds: some of the caller's are kept for the proof.
         reason = self.stop.why.partition(" of ")[0] or "nothing left to choose"
         first = self.first_feasible_s
@@ -137,15 +135,16 @@ class _Run:
             t1 = time.monotonic()
             spent_search += 1.0 if self._counted else t1 - t0
             while spent_dual < share / (1 - share) * spent_search and not stop.late():
-                t1 = time.monotonic()
+                t1, turn = time.monotonic(), 1.0
                 if self.branching is None:
                     dual.round(search.best_cost)
                     rounds += 1
+                    turn = ROUND
                 elif self.branching.split(search.best_cost, stop.late):
                     search.suggest(self.branching.decoded())
                 else:
                     share = 0.0
-                spent_dual += 1.0 if self._counted else time.monotonic() - t1
+                spent_dual += turn if self._counted else time.monotonic() - t1
             if rounds >= PERIOD:
                 climbing = dual.value > marked + CLIMBING * abs(marked)
                 rounds, marked = 0, dual.value
