@@ -69,6 +69,33 @@ def documents(draw: st.DrawFn, nodes: int = 5, strategies: int = 3) -> dict[str,
     }
 
 
+@st.composite
+def knots(draw: st.DrawFn) -> dict[str, Any]:
+    """What presolve leaves a core of: all joined to all, nothing tied, lives that overlap and memory that is scarce."""
+    n, k = draw(st.integers(4, 6)), 3
+    dice = draw(st.randoms(use_true_random=False))
+    starts = [dice.randrange(4) for _ in range(n)]
+    usages = [[dice.randrange(1, 20) for _ in range(k)] for _ in range(n)]
+    most = 5 if dice.random() < 0.5 else 1000
+    ends = [[a, b] for a in range(n) for b in range(a + 1, n)]
+    least, middle = sum(map(min, usages)), sum(sorted(u)[1] for u in usages)
+    return {
+        "problem": {
+            "name": "knot",
+            "nodes": {
+                "intervals": [[s, s + 3] for s in starts],
+                "costs": [[dice.randrange(most) for _ in range(k)] for _ in range(n)],
+                "usages": usages,
+            },
+            "edges": {
+                "nodes": ends,
+                "costs": [[FAR if dice.random() < 0.1 else dice.randrange(most) for _ in range(k * k)] for _ in ends],
+            },
+            "usage_limit": dice.randrange(least // 2, middle + 1),
+        }
+    }
+
+
 def everything(given: dict[str, Any]) -> Iterator[tuple[tuple[int, ...], int, int]]:
     """(solution, cost, peak) of every choice, from the definition."""
     problem = given["problem"]

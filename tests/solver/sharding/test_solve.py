@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from solver.sharding import evaluate, read, solve
 from solver.sharding.branch import Branching
@@ -14,14 +15,14 @@ from solver.sharding.dual import Dual
 from solver.sharding.problem import FORBIDDEN
 from solver.sharding.reduce import Contradiction, reduce
 from tests.conftest import ABSENT, SHARED_DATA
-from tests.solver.sharding.cases import FAR, document, documents, everything, optimum, problem_of
+from tests.solver.sharding.cases import FAR, document, documents, everything, knots, optimum, problem_of
 
 INSTANCES = SHARED_DATA / "iopddl"
 SLICES = 400
 
 
 @settings(max_examples=150, deadline=None)
-@given(documents())
+@given(st.one_of(documents(), knots()))
 def test_small_cases_are_as_good_as_trying_everything(drawn: dict[str, Any]) -> None:
     problem, best = problem_of(drawn), optimum(drawn)
     found = solve(problem, time_limit_s=None, work_limit=SLICES)
@@ -37,7 +38,7 @@ def test_small_cases_are_as_good_as_trying_everything(drawn: dict[str, Any]) -> 
 
 
 @settings(max_examples=150, deadline=None)
-@given(documents())
+@given(st.one_of(documents(), knots()))
 def test_presolve_keeps_a_best_solution(drawn: dict[str, Any]) -> None:
     problem, best = problem_of(drawn), optimum(drawn)
     try:
@@ -56,7 +57,7 @@ def test_presolve_keeps_a_best_solution(drawn: dict[str, Any]) -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(documents())
+@given(st.one_of(documents(), knots()))
 def test_bounds_hold_after_every_round_and_split(drawn: dict[str, Any]) -> None:
     problem, best = problem_of(drawn), optimum(drawn)
     try:
