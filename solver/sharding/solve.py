@@ -20,12 +20,12 @@ RESERVE_S, RESERVE_SHARE = 0.15, 0.015
 FIRST_ROUNDS = 40
 """Of the dual, before the first search."""
 
-DUAL_SHARE, LATE_DUAL_SHARE = 0.35, 0.1
+DUAL_SHARE, LATE_DUAL_SHARE = 0.35, 0.2
 """Of the time goes to the dual, or to branching: while it climbs, and after."""
 
-PERIOD, CLIMBING, FLAT = 50, 1e-4, 4
+PERIOD, CLIMBING, FLAT, LARGE_FLAT = 50, 1e-4, 4, 16
 """Rounds of the dual after which the search hears of new prices; what the bound must have gained to be climbing; for
-how many periods it must not be before branching begins."""
+how many periods it must not be before branching begins, or, on large cores, before the dual gets less of the time."""
 
 ROUND = 0.1
 """What a round of the dual counts beside a slice of search or a split where work is counted, not time."""
@@ -153,7 +153,7 @@ class _Run:
                 flat = 0 if climbing else flat + 1
                 if flat >= FLAT and small and search.best is not None:
                     self.branching = Branching(dual)
-                elif flat >= FLAT:
+                elif flat >= LARGE_FLAT:
                     share = LATE_DUAL_SHARE
 
     @property
