@@ -24,7 +24,9 @@ def shard(
     output: Annotated[Path, typer.Option("-o", "--output", help="where to write the strategies, a JSON list")],
     time_limit: Annotated[float, typer.Option(min=0, help="seconds, all included but starting Python")] = LIMIT_S,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="as every command takes it; the answer is JSON anyway")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="as every command takes it; the answer is JSON anyway")
+    ] = True,
 ) -> int:
     """One strategy a node, at least cost within memory. Exit 0: written; 3: proven not to fit; 4: none found that fits.
 
