@@ -152,21 +152,29 @@ class Dual:
         fine = max(0, min(MOST_FINE, most.bit_length() - int(c.cap).bit_length() - 2))
         unit = 1 << fine
         sums, shift = self._fractions(fine)
+        if shift < 0:
+            return c.fixed_cost  # prices beyond what 64 bits hold: costs are not negative, and that is all
         rent = np.zeros(len(c.cost), np.int64)
         sweep.rents(c.first, c.piece_at, c.lo, c.hi, c.usage_at, c.usage, sums, rent)
         node = np.minimum(most, np.rint(c.cost).astype(np.int64) * unit + (rent >> shift))
         each = np.diff(sums)
         room = sum(int(each[i]) * int(c.room[i]) for i in np.flatnonzero(each))
         whole = np.clip(np.rint(self.messages * unit), -most, most).astype(np.int64)
-        total = int(sweep.settle(c.first, node, c.at, c.to, c.back, c.matrix, c.message, c.table, unit, whole, most))
+        high, low = sweep.settle(c.first, node, c.at, c.to, c.back, c.matrix, c.message, c.table, unit, whole, most)
+        total = (int(high) << 32) + int(low)
         # Costs are whole: so is the least of them above the bound.
         return c.fixed_cost - ((-(total + (-room >> shift))) // unit)
 
     def _fractions(self, fine: int) -> tuple[Int64s, int]:
-        """(prefix sums of the prices in whole numbers, shift): in units of 2^-(shift + fine), any rent below 2^61."""
+        """(prefix sums of the prices in whole numbers, shift): in units of 2^-(shift + fine), any rent below 2^60.
+
+        A negative shift: they are too large for that.
+        """
         c = self.core
         self._price(self.lam)
         top = max(float((self._priced - c.cost).max(initial=0.0)), float(self.lam.sum()))
-        shift = max(0, MOST_WHOLE.bit_length() - 3 - fine - int(np.frexp(top)[1])) if top > 0 else 0
+        shift = min(62, MOST_WHOLE.bit_length() - 3 - fine - int(np.frexp(top)[1])) if top > 0 else 0
+        if shift < 0:
+            return np.zeros(0, np.int64), shift
         each = np.floor(np.ldexp(self.lam, shift + fine)).astype(np.int64)
         return np.concatenate([[0], np.cumsum(each)]).astype(np.int64), shift

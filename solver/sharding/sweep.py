@@ -15,6 +15,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
+MASK = 2**32 - 1
+
 
 @numba.njit(cache=True, nogil=True)
 def sweep(first, priced, at, to, back, matrix, message, table, messages, forward):  # type: ignore[no-untyped-def]
@@ -169,14 +171,14 @@ def soft_usage(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def settle(first, node, at, to, back, matrix, message, table, unit, whole, most):  # type: ignore[no-untyped-def]
-    """A backward pass in whole numbers; returns the bound: sum of min theta'_i + sum of min theta'_ij, exactly.
+    """A backward pass in whole numbers; returns sum of min theta'_i + sum of min theta'_ij, exactly.
 
-    All in units of 1 / `unit`, a whole number. `node` are the priced costs and `whole` the messages, whole and between
-    -most and most; they stay so. Any
-    messages give a bound, so that cutting them off there is no loss of truth.
+    As (high, low), which stand for high * 2^32 + low: the sum of many large minima would not fit 64 bits. All in units
+    of 1 / `unit`. `node` are the priced costs and `whole` the messages, whole numbers between -most and most, and they
+    stay so: any messages give a bound, so that cutting them off there is no loss of truth.
     """
     n = len(at) - 1
-    bound = np.int64(0)
+    high, rest = np.int64(0), np.int64(0)
     for step in range(n):
         i = n - 1 - step
         k = first[i + 1] - first[i]
@@ -218,6 +220,9 @@ def settle(first, node, at, to, back, matrix, message, table, unit, whole, most)
             for x in range(k):
                 for y in range(kj):
                     low = min(low, np.int64(table[base + x * kj + y]) * unit - whole[m + x] - whole[out + y])
-            bound += low
-        bound += total.min()
-    return bound
+            high += low >> 32
+            rest += low & MASK
+        low = total.min()
+        high += low >> 32
+        rest += low & MASK
+    return high, rest

@@ -132,7 +132,8 @@ def test_costs_beyond_the_cap_are_not_taken_for_forbidden() -> None:
 @pytest.mark.parametrize("name", "ABGKMPSV")
 def test_contest_instances_in_short(name: str) -> None:
     problem = read((INSTANCES / f"asplos-2025-iopddl-{name}.json.gz").read_bytes())
-    found = solve(problem, 15)
+    limit = 15.0 if name in "KMS" else 8.0
+    found = solve(problem, limit)
     assert evaluate(problem, found.solution).feasible
     assert 0 < found.bound <= found.evaluation.cost < FORBIDDEN
-    assert found.seconds < 17
+    assert found.seconds < 1.1 * limit + 1
