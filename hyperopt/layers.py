@@ -185,7 +185,9 @@ def load(data: bytes) -> tuple[Description, list[str]]:
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
         raise DocumentError(place.replace("`", "") or "$", problem, REMEDY) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise DocumentError("$", "brackets are nested too deeply", "send a layer description") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DocumentError("$", f"no json: {error}", "send a complete UTF-8 JSON document") from error
     for field, problem, remedy in _faults(said):
         raise DocumentError(field, problem, remedy)
