@@ -11,10 +11,8 @@ import pytest
 from hyperopt.client import Client
 from hyperopt.settings import Settings
 from tests.api.conftest import serving
-from tests.cli.test_contract import Cli, cli
+from tests.cli.command import Cli
 from tests.samples import encoded, worked_example
-
-__all__ = ["cli"]
 
 
 @pytest.fixture(scope="module")

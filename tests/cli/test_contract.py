@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from hyperopt.cli import main
 from hyperopt.documents import write
 from hyperopt.plan import Action, Budget, Plan, Residency
 from hyperopt.profile import Profile
+from tests.cli.command import Cli
 from tests.samples import MIB, worked_example
 
 
@@ -22,31 +22,6 @@ from tests.samples import MIB, worked_example
 def profile(tmp_path: Path) -> str:
     write(worked_example(), tmp_path / "profile.json.gz")
     return str(tmp_path / "profile.json.gz")
-
-
-class Cli:
-    """Runs the command line in this process; keeps standard output and standard error of the last command."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: str) -> int:
-        self.monkeypatch.setattr(sys, "argv", ["hyperopt", *arguments])
-        with pytest.raises(SystemExit) as left:
-            main()
-        self.out, self.err = self.capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return left.value.code
-
-    @property
-    def answer(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(monkeypatch, capsys)
 
 
 def test_plan_replay_and_validate_agree(cli: Cli, profile: str, tmp_path: Path) -> None:

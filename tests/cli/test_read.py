@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hyperopt import profile as profiles
-from hyperopt.cli import main
+from tests.cli.command import Cli
 from tests.profiler.read.mindspore.pipeline_files import write_pipeline
 
 FIELDS = {
@@ -19,29 +17,6 @@ FIELDS = {
     "base_bytes", "reserved_bytes", "external_bytes", "fragmentation_bytes", "step_us", "replayed_step_us", "coverage",
     "computing_us", "warnings", "dropped", "units", "notes",
 }  # fmt: skip
-
-
-class Cli:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.monkeypatch, self.capsys = monkeypatch, capsys
-        self.out = self.err = ""
-
-    def __call__(self, *arguments: object) -> int:
-        self.monkeypatch.setattr(sys, "argv", ["hyperopt", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        self.out, self.err = self.capsys.readouterr()
-        assert isinstance(left.value.code, int)
-        return left.value.code
-
-    @property
-    def answer(self) -> Any:
-        return json.loads(self.out)
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(monkeypatch, capsys)
 
 
 def test_a_folder_becomes_profiles_and_a_manifest(cli: Cli, tmp_path: Path) -> None:

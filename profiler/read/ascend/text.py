@@ -26,7 +26,7 @@ from pathlib import Path
 import polars as pl
 
 from hyperopt.profile import COMPUTE, IDLE, Profile
-from profiler.read.ascend.folder import OUTPUT, StepTimes, infos, origin_of, rank_of, stage_of, steps_of
+from profiler.read.ascend.folder import OUTPUT, StepTimes, computing_us, infos, origin_of, rank_of, stage_of, steps_of
 from profiler.read.findings import Findings, UnreadableError
 from profiler.read.ranks import RankFiles, Source
 from profiler.read.table import LINE, nanoseconds, read_table, scaled, without
@@ -120,17 +120,16 @@ def read(files: RankFiles, findings: Findings) -> Profile:
 
 def _check_computing(profile: Profile, kernels: pl.DataFrame, times: StepTimes, findings: Findings) -> None:
     """Says the computing time of the profile's own step, and where the kernels are not all of it."""
+    said = findings.computing_us = computing_us(profile, kernels, times)
     numbered = kernels["step"].null_count() < kernels.height
-    said = times.get(profile.run.step if numbered else None) or (times.get(None) if len(times) == 1 else None)
-    findings.computing_us = said["computing"] if said else None
     listed = [number for number in times if number is not None]
     if not numbered and len(listed) > 1:
         findings.lacks(f"step numbers: kernels have none, the step trace has {len(listed)}; all kernels are one step")
-    elif said:
+    elif said is not None:
         computed = sum(o.duration_us for o in profile.operators if o.stream == COMPUTE and o.type != IDLE)
-        if computed < 0.95 * said["computing"]:
+        if computed < 0.95 * said:
             findings.lacks(
-                f"kernels: the table has {computed / 1e3:.1f} of {said['computing'] / 1e3:.1f} ms of computing, so it "
+                f"kernels: the table has {computed / 1e3:.1f} of {said / 1e3:.1f} ms of computing, so it "
                 "was cut; the rest of the step is idle time"
             )
 

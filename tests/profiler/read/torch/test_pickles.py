@@ -50,21 +50,26 @@ def test_shared_and_circular_lists_stay_so() -> None:
 
 
 class Command:
+    """Makes the file, if anything in its pickle is run."""
+
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
     def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch /tmp/a-pickle-was-run",)
+        return os.system, (f"touch '{self.made}'",)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_what_wants_to_import_is_named_and_not_run(protocol: int) -> None:
+def test_what_wants_to_import_is_named_and_not_run(tmp_path: Path, protocol: int) -> None:
     with pytest.raises(UnreadableError, match=r"wants (posix|os)\.system .*nothing in them is ever run"):
-        Machine(pickle.dumps([Command()], protocol)).run()
-    assert not Path("/tmp/a-pickle-was-run").exists()
+        Machine(pickle.dumps([Command(tmp_path / "run")], protocol)).run()
+    assert not (tmp_path / "run").exists()
 
 
-def test_text_protocols_are_refused_and_not_run() -> None:
+def test_text_protocols_are_refused_and_not_run(tmp_path: Path) -> None:
     with pytest.raises(UnreadableError, match="only plain values"):
-        Machine(pickle.dumps([Command()], 0)).run()
-    assert not Path("/tmp/a-pickle-was-run").exists()
+        Machine(pickle.dumps([Command(tmp_path / "run")], 0)).run()
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
