@@ -28,7 +28,8 @@ class Parallel:
     """How the model is split over ranks.
 
     `tensor`: ranks that share each layer's products, and the tokens between them; `stage` of `stages`: this rank's
-    place in the pipeline; `experts`: ranks that share a layer's experts; `data`: those that share optimizer states.
+    place in the pipeline; `experts`: ranks that share a layer's experts; `data`: those that share optimizer states,
+    those of experts `expert_data` (None: as many).
     """
 
     tensor: int = 1
@@ -36,6 +37,12 @@ class Parallel:
     stage: int = 0
     experts: int = 1
     data: int = 1
+    expert_data: int | None = None
+
+    def sharers(self, parameter: str) -> int:
+        """Ranks that share the optimizer states of a parameter."""
+        of_expert = parameter.startswith("expert")
+        return self.data if self.expert_data is None or not of_expert else self.expert_data
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class _Step:
             )
 
         made = Parameter(resident(name, size, "bfloat16", "parameter"), tape.layer, name)
-        share = -(-prod(size) // self.parallel.data)
+        share = -(-prod(size) // self.parallel.sharers(name))
         pieces = self.recipe.pieces if share >= self.recipe.pieces_from else 1
         for state in STATES:
             what = f"{name}.{state}"
@@ -205,7 +205,7 @@ class _Step:
     def _added(self, parameter: Parameter) -> None:
         """A micro-batch has added its share; after the last the gradient goes to the shards that ranks own."""
         done = self.left[parameter.weight.id] = self.left.get(parameter.weight.id, 0) + 1
-        n = self.parallel.data
+        n = self.parallel.sharers(parameter.name)
         if done < self.micro_batches or n == 1:
             return
         assert parameter.gradient is not None
@@ -215,7 +215,7 @@ class _Step:
 
     def _optimizer(self) -> None:
         """Clipping by the global norm, then AdamW in place; parameters without a gradient are left alone."""
-        tape, n = self.tape, self.parallel.data
+        tape = self.tape
         tape.phase = "optimizer"
         trained, norms = [p for p in self.parameters if p.gradient is not None], []
         for parameter in trained:
@@ -228,6 +228,7 @@ class _Step:
         for parameter in trained:
             tape.layer = parameter.layer
             gradient, weight = _complete(parameter), parameter.weight
+            n = self.parallel.sharers(parameter.name)
             target = weight if n == 1 else tape.tensor(f"{parameter.name}.new", gradient.shape)
             pieces = len(parameter.states[0])
             for i in range(pieces):

@@ -1,0 +1,20 @@
+"""Sharding, stages and residency together: which candidate, which layers where, and what leaves HBM on each stage."""
+
+from solver.joint.pipeline import Candidate, Run, StageRun, Terms
+from solver.joint.sample import Sample, cut
+from solver.joint.solve import Placement, Tried, place
+from solver.joint.stage import Exchange, stage_step
+
+__all__ = [
+    "Candidate",
+    "Exchange",
+    "Placement",
+    "Run",
+    "Sample",
+    "StageRun",
+    "Terms",
+    "Tried",
+    "cut",
+    "place",
+    "stage_step",
+]

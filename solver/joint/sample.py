@@ -1,0 +1,210 @@
+"""A sample of a model, cut into its layers: what one device does for one micro-batch, and then in the optimizer.
+
+::
+
+    forward     head │ dense │ moe │ tail          a type stands once in what is made of it, however often the
+    backward    head │ dense │ moe │ tail          model has it; further copies in the sample are left out
+    optimizer   head │ dense │ moe │ tail ─ common
+
+A sample is a profile of a few layers, unrolled later to any number of layers and micro-batches (`stage`), the way
+planners of pipelines measure a short model and count on for the long one. Operators are told apart by `phase` and
+`layer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from hyperopt.documents import DocumentError
+from hyperopt.profile import COMPUTE, Operator, Profile
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+HEAD, TAIL = "<head>", "<tail>"
+
+REMEDY = "give a profile of one micro-batch whose operators have a layer and a phase"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One layer of the sample, or what stands before (head) or behind (tail) all layers. Indices of operators.
+
+    `enters`: storages that the part before it makes and this one reads, in order; `leaves`: those that it makes and
+    other parts read. `back_enters`, `back_leaves`: the same of gradients, which come from the part behind it. `far`:
+    storages that come from parts further away (a table that all layers read).
+    """
+
+    name: str
+    forward: tuple[int, ...]
+    backward: tuple[int, ...]
+    optimizer: tuple[int, ...]
+    enters: tuple[int, ...]
+    leaves: tuple[int, ...]
+    back_enters: tuple[int, ...]
+    back_leaves: tuple[int, ...]
+    far: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A profile and its parts. `stack`: the model's layers in order, as (type, count).
+
+    `common`: optimizer operators that belong to no layer (a norm over all gradients). `gradients`: storages that a
+    backward pass makes for the optimizer: added up over micro-batches. `closing`: operators that run once, behind the
+    last micro-batch (gradients to their shards).
+    """
+
+    profile: Profile
+    head: Part
+    layers: dict[str, Part]
+    tail: Part
+    stack: tuple[tuple[str, int], ...]
+    common: tuple[int, ...]
+    gradients: frozenset[int]
+    closing: frozenset[int]
+
+    @cached_property
+    def types(self) -> tuple[str, ...]:
+        """The type of each layer of the model."""
+        return tuple(name for name, count in self.stack for _ in range(count))
+
+    @cached_property
+    def owner(self) -> dict[int, str | None]:
+        """The part that alone accesses a storage; None for what several share."""
+        owner: dict[int, str | None] = {}
+        parts = (self.head, *self.layers.values(), self.tail)
+        for part in parts:
+            for i in (*part.forward, *part.backward, *part.optimizer):
+                for s in self.profile.operators[i].accesses:
+                    owner[s] = part.name if owner.get(s, part.name) == part.name else None
+        return owner
+
+
+def cut(profile: Profile, counts: Sequence[tuple[str, int]]) -> Sample:
+    """The sample's parts. `counts`: for each type of layer, in the model's order, the label of one of its layers in
+    the profile, and how many the model has.
+
+    Layers of the sample that are made like a named one are taken for copies of it. Raises `DocumentError` where a
+    label is unknown or has no forward pass, or the named layers do not stand in the profile's order.
+    """
+    labels = _labelled(profile)
+    order = list(dict.fromkeys(labels[i] for i, o in enumerate(profile.operators) if o.phase == FORWARD))
+    named = list(dict.fromkeys(name for name, _ in counts))
+    for name in named:
+        if name not in order:
+            known = ", ".join(order[:20]) or "none"
+            raise DocumentError(
+                "$.operators[*].layer", f"no forward operator has the layer {name!r}", f"name one of {known}"
+            )
+    if sorted(named, key=order.index) != named:
+        raise DocumentError("$.operators[*].layer", f"{', '.join(named)} run in another order", "name them in order")
+    makes = {name: _make(profile, labels, name) for name in order}
+    kinds = {makes[name] for name in named}
+    body = [name for name in order if makes[name] in kinds]
+    first, last = order.index(body[0]), order.index(body[-1])
+    inside = order[first : last + 1]
+    if strangers := [name for name in inside if makes[name] not in kinds]:
+        problem = f"{strangers[0]!r} stands between the layers and is like none of them"
+        raise DocumentError("$.operators[*].layer", problem, "name it as a type of layer too")
+    part_of = dict.fromkeys(order[:first], HEAD) | dict.fromkeys(order[last + 1 :], TAIL)
+    part_of |= {name: name for name in inside}
+    # The last layer's gradients come from the tail, which makes it unlike the others: rather one with layers behind it.
+    likes = {name: [like for like in inside if makes[like] == makes[name]] for name in named}
+    models = {name: next((like for like in likes[name] if like != inside[-1]), name) for name in named}
+    return _Cut(profile, [part_of.get(label, "") for label in labels], inside).sample(models, counts)
+
+
+def _labelled(profile: Profile) -> list[str]:
+    """A label for each operator: its own, or in the passes that of the one before it (of the next, for the first)."""
+    labels = [o.layer for o in profile.operators]
+    for phase in (FORWARD, BACKWARD):
+        at = [i for i, o in enumerate(profile.operators) if o.phase == phase]
+        for line in (at, at[::-1]):
+            near = ""
+            for i in line:
+                labels[i] = near = labels[i] or near
+    return labels
+
+
+def _make(profile: Profile, labels: Sequence[str], name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """What a layer's forward pass is made of: types, and bytes written."""
+    by_id = profile.by_id
+    return tuple(
+        (o.type, tuple(by_id[s].bytes for s in o.writes))
+        for o, label in zip(profile.operators, labels, strict=True)
+        if label == name and o.phase == FORWARD
+    )
+
+
+class _Cut:
+    """The sets that decide where an operator and a storage belong."""
+
+    def __init__(self, profile: Profile, parts: Sequence[str], inside: Sequence[str]) -> None:
+        self.profile, self.parts = profile, parts
+        self.order = [HEAD, *inside, TAIL]
+        self.resident = {s.id for s in profile.storages if s.resident_at_start}
+        self.forward_by: dict[int, str] = {}
+        self.backward_by: dict[int, str] = {}
+        for o, part in zip(profile.operators, parts, strict=True):
+            made = {FORWARD: self.forward_by, BACKWARD: self.backward_by}.get(o.phase)
+            if made is not None:
+                for s in o.writes:
+                    made.setdefault(s, part)
+
+    def sample(self, models: Mapping[str, str], counts: Sequence[tuple[str, int]]) -> Sample:
+        operators = self.profile.operators
+        backward = [(i, o) for i, o in enumerate(operators) if o.phase == BACKWARD]
+        wanted = {s for o in operators if o.phase == OPTIMIZER for s in o.reads} & self.backward_by.keys()
+        closing = {i for i, o in backward if o.stream != COMPUTE and o.writes and wanted.issuperset(o.writes)}
+        gradients = wanted | {s for i in closing for s in operators[i].reads if s in self.backward_by}
+        gradients -= self.resident
+        parts = {name: self._part(name, gradients) for name in self.order}
+        if not all(parts[model].backward for model in models.values()):
+            raise DocumentError("$.operators[*].phase", "a layer has no backward pass", REMEDY)
+        known = set(self.order)
+        common = [
+            i for i, o in enumerate(operators) if o.phase not in (FORWARD, BACKWARD) and self.parts[i] not in known
+        ]
+        return Sample(
+            profile=self.profile,
+            head=parts[HEAD],
+            layers={name: parts[model] for name, model in models.items()},
+            tail=parts[TAIL],
+            stack=tuple(counts),
+            common=tuple(common),
+            gradients=frozenset(gradients),
+            closing=frozenset(closing),
+        )
+
+    def _part(self, name: str, gradients: set[int]) -> Part:
+        mine: dict[str, list[int]] = {FORWARD: [], BACKWARD: [], OPTIMIZER: []}
+        for i, o in enumerate(self.profile.operators):
+            if self.parts[i] == name:
+                mine[o.phase if o.phase in (FORWARD, BACKWARD) else OPTIMIZER].append(i)
+        ops, at = self.profile.operators, self.order.index(name)
+        before, behind = (self.order[i] if 0 <= i < len(self.order) else "" for i in (at - 1, at + 1))
+        back = _read(ops[i] for i in mine[BACKWARD])
+        passes = list(dict.fromkeys((*_read(ops[i] for i in mine[FORWARD]), *back)))
+        others = [o for o, part in zip(ops, self.parts, strict=True) if part not in (name, "")]
+        apart = self.resident | gradients
+        forth = {s: by for s, by in self.forward_by.items() if s not in apart}
+        backwards = {s: by for s, by in self.backward_by.items() if s not in apart}
+        far = [s for s in passes if s in forth and forth[s] not in (name, before)]
+        far += [s for s in back if s in backwards and backwards[s] not in (name, behind)]
+        return Part(
+            name=name,
+            forward=tuple(mine[FORWARD]),
+            backward=tuple(mine[BACKWARD]),
+            optimizer=tuple(mine[OPTIMIZER]),
+            enters=tuple(s for s in passes if forth.get(s) == before),
+            leaves=tuple(s for s in _read(o for o in others if o.phase == FORWARD) if forth.get(s) == name),
+            back_enters=tuple(s for s in back if backwards.get(s) == behind),
+            back_leaves=tuple(s for s in _read(o for o in others if o.phase == BACKWARD) if backwards.get(s) == name),
+            far=tuple(far),
+        )
+
+
+def _read(operators: Iterable[Operator]) -> list[int]:
+    """What they read, in order of the first time."""
+    return list(dict.fromkeys(s for o in operators for s in o.reads))
