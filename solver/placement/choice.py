@@ -11,6 +11,7 @@ gathered once and dropped, and gathered again in the backward pass. Each reader 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -80,14 +81,15 @@ class Frame:
 
     @cached_property
     def groups(self) -> tuple[tuple[Group, ...], ...]:
-        """Of each tensor."""
+        """Of each tensor. What is written in between, in place, parts its readers too."""
         found = []
-        for readers in self.graph.readers:
-            parts: dict[tuple[Phase, int | None], list[int]] = {}
+        for readers, writers in zip(self.graph.readers, self.graph.writers, strict=True):
+            parts: dict[tuple[Phase, int | None, int], list[int]] = {}
             for i in readers:
                 operator = self.graph.operators[i]
-                parts.setdefault((operator.phase, operator.micro_batch), []).append(i)
-            found.append(tuple(Group(phase, tuple(them)) for (phase, _), them in parts.items()))
+                version = bisect_left(writers, i)
+                parts.setdefault((operator.phase, operator.micro_batch, version), []).append(i)
+            found.append(tuple(Group(key[0], tuple(them)) for key, them in parts.items()))
         return tuple(found)
 
     def shared(self, t: int) -> tuple[Phase, ...]:
