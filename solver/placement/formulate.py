@@ -1,0 +1,284 @@
+"""A graph on a mesh as a sharding problem (`solver.sharding`), and the way back from its solution to a choice.
+
+::
+
+    operator ──┐ edge: redistribution between what it needs or makes and what is kept
+    tensor   ──┘ node cost: copies; usage: bytes of one device, alive from first writer to last reader
+
+Costs are nanoseconds. Identical layers and micro-batches are treated alike: operators in the same place of layers that
+look the same are one class, with one node; so are their tensors. A class pays for all its members. Members that live at
+other times than the first are nodes of their own without cost, tied to it by an edge that allows equal strategies only:
+the solver's presolve melts them into one node whose usage is a step function of time.
+
+Temporaries of a redistribution are not in the usage, so that the problem's memory is a lower bound: `shard` looks at
+the program that comes out and tightens the limit where it has to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hyperopt.graph import Graph, Tensor
+from hyperopt.mesh import Mesh
+from solver.placement.choice import Choice, Frame, Keep
+from solver.placement.layout import Layout, Ways, local_shape, ways
+from solver.placement.price import Kernels, closed_cost, operator_ns
+from solver.placement.signature import Strategy
+from solver.sharding import Problem
+
+Int64s = NDArray[np.int64]
+
+NEVER = 10**18
+"""The cost of a pair that must not be chosen."""
+
+Allowed = Callable[[Tensor, Keep], bool]
+"""Restricts how tensors are kept (for rivals and for tests)."""
+
+
+@dataclass
+class _Operators:
+    """A class of operators."""
+
+    members: list[int]
+    strategies: list[Strategy]
+    ns: Int64s
+
+
+@dataclass
+class _Tensors:
+    """A class of tensors."""
+
+    members: list[int]
+    keeps: list[Keep]
+    ways: Ways
+    phases: tuple[str, ...]
+    stored: Int64s
+    copies: dict[str, Int64s] = field(default_factory=dict)
+
+
+class Formulation:
+    """The problem of a graph, and what its strategies mean."""
+
+    def __init__(self, frame: Frame, kernels: Kernels, allowed: Allowed | None = None) -> None:
+        self.frame, self.graph, self.mesh, self.kernels = frame, frame.graph, frame.mesh, kernels
+        self.operator_class, self.tensor_class = classes(frame)
+        self.operators = [self._operators(members) for members in _members(self.operator_class)]
+        self.tensors = [self._tensors(members, allowed) for members in _members(self.tensor_class)]
+        self.edges = self._edges()
+
+    # -- nodes ---------------------------------------------------------------------------------------------
+
+    def _operators(self, members: list[int]) -> _Operators:
+        found = self.frame.strategies(members[0])
+        total = np.zeros(len(found), np.int64)
+        durations = Counter(self.graph.operators[i].duration_us for i in members)
+        for duration, count in durations.items():
+            i = next(i for i in members if self.graph.operators[i].duration_us == duration)
+            known = self.frame.signatures[i]
+            each = [
+                operator_ns(self.graph, i, known, s, self.mesh, self.kernels)
+                + closed_cost(self.graph, i, known, s, self.mesh)[0]
+                for s in found
+            ]
+            total += count * np.array(each, np.int64)
+        return _Operators(members, found, total)
+
+    def _tensors(self, members: list[int], allowed: Allowed | None) -> _Tensors:
+        t = members[0]
+        tensor = self.graph.tensors[t]
+        keeps = self.frame.keeps(t)
+        if allowed is not None:
+            keeps = [keep for keep in keeps if allowed(tensor, keep)]
+        assert keeps, f"nothing is allowed for {tensor.name}"
+        known = ways(tensor.shape, tensor.item, self.mesh)
+        found = _Tensors(members, keeps, known, self.frame.shared(t), known.indices(k.stored for k in keeps))
+        for p, phase in enumerate(found.phases):
+            found.copies[phase] = np.array(
+                [-1 if (copy := k.copies[p]) is None else known.index[copy] for k in keeps], np.int64
+            )
+        return found
+
+    def _copy_cost(self, c: _Tensors) -> Int64s:
+        total = np.zeros(len(c.keeps), np.int64)
+        for t in c.members:
+            for group in self.frame.groups[t]:
+                if len(group.readers) > 1:
+                    copy = c.copies[group.phase]
+                    total += np.where(copy >= 0, c.ways.ns[c.stored, copy], 0)
+        return total
+
+    # -- edges ---------------------------------------------------------------------------------------------
+
+    def _edges(self) -> dict[tuple[int, int], Int64s]:
+        """(operator class, tensor class) -> redistribution costs, rows by the operator's strategies."""
+        kinds: Counter[tuple[int, int, tuple[int, ...], tuple[int, ...], str]] = Counter()
+        for i, operator in enumerate(self.graph.operators):
+            a = self.operator_class[i]
+            for t in dict.fromkeys((*operator.inputs, *operator.outputs)):
+                ins = tuple(j for j, x in enumerate(operator.inputs) if x == t)
+                outs = tuple(j for j, x in enumerate(operator.outputs) if x == t)
+                shared = any(len(g.readers) > 1 for g in self.frame.groups[t] if i in g.readers)
+                kinds[a, self.tensor_class[t], ins, outs, operator.phase if shared else ""] += 1
+        edges: dict[tuple[int, int], Int64s] = {}
+        for (a, b, ins, outs, phase), count in kinds.items():
+            matrix = count * self._matrix(self.operators[a], self.tensors[b], ins, outs, phase)
+            edges[a, b] = edges[a, b] + matrix if (a, b) in edges else matrix
+        return edges
+
+    def _matrix(self, a: _Operators, b: _Tensors, ins: tuple[int, ...], outs: tuple[int, ...], phase: str) -> Int64s:
+        known, total = b.ways, np.zeros((len(a.strategies), len(b.keeps)), np.int64)
+        needs: list[Int64s] = []
+        for slot in ins:
+            need = known.indices(s.inputs[slot] for s in a.strategies)
+            cost = known.ns[b.stored[None, :], need[:, None]]
+            if phase in b.copies:
+                copy = b.copies[phase][None, :]
+                cost = np.where(copy >= 0, np.minimum(cost, known.ns[copy, need[:, None]]), cost)
+            fresh = np.ones(len(need), bool)
+            for other in needs:
+                fresh &= other != need
+            total += np.where(fresh[:, None], cost, 0)
+            needs.append(need)
+        for slot in outs:
+            made = known.indices(s.outputs[slot] for s in a.strategies)
+            total += known.ns[made[:, None], b.stored[None, :]]
+        return total
+
+    # -- the problem ---------------------------------------------------------------------------------------
+
+    def problem(self, memory_bytes: int | None, base_bytes: int = 0) -> Problem:
+        """Within `memory_bytes` of one device, of which `base_bytes` are taken."""
+        costs = [c.ns for c in self.operators] + [self._copy_cost(c) for c in self.tensors]
+        usages = [np.zeros(len(c), np.int64) for c in costs]
+        intervals = [(0, 0)] * len(costs)
+        pairs = [(a, len(self.operators) + b) for a, b in self.edges]
+        matrices = list(self.edges.values())
+        if memory_bytes is not None:
+            for b, tensors in enumerate(self.tensors):
+                node = len(self.operators) + b
+                for usage, interval, first in self._usage(tensors):
+                    if first:
+                        usages[node], intervals[node] = usage, interval
+                        continue
+                    pairs.append((node, len(costs)))
+                    matrices.append(np.where(np.eye(len(usage), dtype=bool), 0, NEVER))
+                    costs.append(np.zeros(len(usage), np.int64))
+                    usages.append(usage)
+                    intervals.append(interval)
+        starts = np.zeros(len(costs) + 1, np.int64)
+        np.cumsum([len(c) for c in costs], out=starts[1:])
+        edge_first = np.zeros(len(pairs) + 1, np.int64)
+        np.cumsum([m.size for m in matrices], out=edge_first[1:])
+        limit = 0 if memory_bytes is None else max(0, memory_bytes - base_bytes)
+        return Problem(
+            name=self.graph.name,
+            first=starts,
+            cost=np.concatenate(costs),
+            usage=np.concatenate(usages),
+            lower=np.array([lower for lower, _ in intervals], np.int64),
+            upper=np.array([upper for _, upper in intervals], np.int64),
+            edges=np.array(pairs, np.int64).reshape(-1, 2),
+            edge_first=edge_first,
+            edge_cost=np.concatenate([m.ravel() for m in matrices]) if matrices else np.zeros(0, np.int64),
+            usage_limit=limit,
+        )
+
+    def _usage(self, c: _Tensors) -> list[tuple[Int64s, tuple[int, int], bool]]:
+        """(bytes by strategy, interval, whether of the class's own node): members that live together are added up."""
+        tensor = self.graph.tensors[c.members[0]]
+        stored = np.array([_held(tensor, keep.stored, self.mesh) for keep in c.keeps], np.int64)
+        lives = Counter(self.graph.lives[t] for t in c.members)
+        found = [(stored * n, life, i == 0) for i, (life, n) in enumerate(lives.items())]
+        for phase, copy in c.copies.items():
+            size = np.array(
+                [
+                    0 if k < 0 or k == s else _held(tensor, c.ways.layouts[k], self.mesh)
+                    for k, s in zip(copy, c.stored, strict=True)
+                ],
+                np.int64,
+            )
+            if not size.any():
+                continue
+            spans = Counter(
+                (g.readers[0], g.readers[-1] + 1)
+                for t in c.members
+                for g in self.frame.groups[t]
+                if g.phase == phase and len(g.readers) > 1
+            )
+            found.extend((size * n, span, False) for span, n in spans.items())
+        return found
+
+    # -- back ----------------------------------------------------------------------------------------------
+
+    def choice(self, solution: Int64s) -> Choice:
+        """What a solution of `problem` says."""
+        operators = [self.operators[c].strategies[int(solution[c])] for c in self.operator_class]
+        shift = len(self.operators)
+        tensors = [self.tensors[c].keeps[int(solution[shift + c])] for c in self.tensor_class]
+        return Choice(tuple(operators), tuple(tensors))
+
+
+def _held(tensor: Tensor, layout: Layout, mesh: Mesh) -> int:
+    return prod(local_shape(tensor.shape, layout, mesh)) * tensor.item
+
+
+def _members(of: list[int]) -> list[list[int]]:
+    found: list[list[int]] = [[] for _ in range(max(of, default=-1) + 1)]
+    for i, c in enumerate(of):
+        found[c].append(i)
+    return found
+
+
+def classes(frame: Frame) -> tuple[list[int], list[int]]:
+    """(class of each operator, class of each tensor): what stands in the same place of layers that look the same.
+
+    Two layers look the same if their operators have the same types and output shapes, in order. Tensors follow their
+    first writer, or, if they are there from the start, their first reader.
+    """
+    graph = frame.graph
+    parts: dict[tuple[str, int | None], list[int]] = {}
+    for i, operator in enumerate(graph.operators):
+        parts.setdefault((operator.layer, operator.micro_batch), []).append(i)
+    look: dict[object, int] = {}
+    place: list[tuple[int, int]] = [(0, 0)] * len(graph.operators)
+    for members in parts.values():
+        kind = look.setdefault(tuple(_look(graph, i) for i in members), len(look))
+        for position, i in enumerate(members):
+            place[i] = (kind, position)
+    operator_keys: dict[object, int] = {}
+    operators: list[int] = []
+    for i, operator in enumerate(graph.operators):
+        shapes = tuple((graph.tensors[t].shape, graph.tensors[t].dtype) for t in (*operator.inputs, *operator.outputs))
+        standing = (*place[i], operator.type, operator.phase, shapes, _frozen(operator.attributes))
+        operators.append(operator_keys.setdefault(standing, len(operator_keys)))
+    tensor_keys: dict[object, int] = {}
+    tensors = []
+    for t, tensor in enumerate(graph.tensors):
+        readers, writers = graph.readers[t], graph.writers[t]
+        role: object = ("unused", t)
+        if readers and (tensor.resident or not writers):
+            role = ("read", operators[readers[0]], graph.operators[readers[0]].inputs.index(t))
+        elif writers:
+            role = ("written", operators[writers[0]], graph.operators[writers[0]].outputs.index(t))
+        key = (role, tensor.shape, tensor.dtype, tensor.kind, tensor.resident, frame.shared(t), frame.partial(t))
+        tensors.append(tensor_keys.setdefault(key, len(tensor_keys)))
+    return operators, tensors
+
+
+def _look(graph: Graph, i: int) -> object:
+    operator = graph.operators[i]
+    return (operator.type, operator.phase, tuple(graph.tensors[t].shape for t in operator.outputs))
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
+    if isinstance(value, (list, tuple)):
+        return tuple(_frozen(v) for v in value)
+    return value
