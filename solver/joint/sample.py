@@ -154,11 +154,21 @@ class _Cut:
 
     def sample(self, models: Mapping[str, str], counts: Sequence[tuple[str, int]]) -> Sample:
         operators = self.profile.operators
-        backward = [(i, o) for i, o in enumerate(operators) if o.phase == BACKWARD]
         wanted = {s for o in operators if o.phase == OPTIMIZER for s in o.reads} & self.backward_by.keys()
-        closing = {i for i, o in backward if o.stream != COMPUTE and o.writes and wanted.issuperset(o.writes)}
-        gradients = wanted | {s for i in closing for s in operators[i].reads if s in self.backward_by}
-        gradients -= self.resident
+        wanted -= self.resident
+        closing: set[int] = set()
+        for i in reversed(range(len(operators))):  # what turns gradients that are added up into what is wanted of them
+            o = operators[i]
+            if (
+                o.phase == BACKWARD
+                and o.reads
+                and o.writes
+                and wanted.issuperset(o.writes)
+                and self._gradients(o.reads)
+            ):
+                closing.add(i)
+                wanted |= set(o.reads)
+        gradients = {s for s in wanted if any(s in operators[i].writes for i in self._backward() if i not in closing)}
         parts = {name: self._part(name, gradients) for name in self.order}
         if not all(parts[model].backward for model in models.values()):
             raise DocumentError("$.operators[*].phase", "a layer has no backward pass", REMEDY)
@@ -176,6 +186,14 @@ class _Cut:
             gradients=frozenset(gradients),
             closing=frozenset(closing),
         )
+
+    def _backward(self) -> list[int]:
+        return [i for i, o in enumerate(self.profile.operators) if o.phase == BACKWARD]
+
+    def _gradients(self, ids: Iterable[int]) -> bool:
+        """Whether they are gradients of parameters that the backward pass makes."""
+        by_id = self.profile.by_id
+        return all(by_id[s].kind == "gradient" and s in self.backward_by and s not in self.resident for s in ids)
 
     def _part(self, name: str, gradients: set[int]) -> Part:
         mine: dict[str, list[int]] = {FORWARD: [], BACKWARD: [], OPTIMIZER: []}

@@ -270,9 +270,10 @@ def _repriced(proposal: _Proposal, ran: Run) -> Terms:
 
 
 def _shorter(problem: Problem, terms: Terms, refused: Refused) -> Terms:
-    """A stage that does not fit has to leave so much more of its budget."""
+    """A stage that does not fit has to leave more of its budget: what it was short of, within a fiftieth and a
+    twentieth of it (what is reachable may only be what was found in the time)."""
     short = list(terms.short or [0] * problem.stages)
     needed = refused.answer.reachable_bytes if refused.answer is not None else None
     limit = int(problem.limit[refused.stage]) + short[refused.stage]
-    short[refused.stage] += max(limit // 50, (needed or 0) - limit)
+    short[refused.stage] += min(max(limit // 50, (needed or 0) - limit), limit // 20)
     return replace(terms, short=tuple(short))

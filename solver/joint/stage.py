@@ -150,8 +150,11 @@ class _Unrolled:
 
     def layer(self, gap: Operator | None) -> Profile:
         self._forward(0, 0)
-        if gap is not None:
+        if gap is not None:  # it begins when the forward pass is done, communication too
+            done = tuple(self._id(s, 0, 0) for s in self.parts[0].leaves)
+            self._put(Operator(reads=done, duration_us=0.0, name="done", type=IDLE, recomputable=False), 0)
             self._put(gap, 0)
+            self._put(msgspec.structs.replace(gap, name="held", stream=EXCHANGE), 0)  # no gradient comes before its end
         self._backward(1, 0, adds=False, closes=False)
         return self._profile(range(len(self.operators)))
 
