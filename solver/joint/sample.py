@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hyperopt.documents import DocumentError
-from hyperopt.profile import COMPUTE, Operator, Profile
+from hyperopt.profile import Operator, Profile
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 HEAD, TAIL = "<head>", "<tail>"
