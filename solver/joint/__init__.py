@@ -1,5 +1,7 @@
 """Sharding, stages and residency together: which candidate, which layers where, and what leaves HBM on each stage."""
 
+from solver.joint.candidates import candidates
+from solver.joint.document import plan_of
 from solver.joint.pipeline import Candidate, Run, StageRun, Terms
 from solver.joint.sample import Sample, cut
 from solver.joint.solve import Placement, Tried, place
@@ -14,7 +16,9 @@ __all__ = [
     "StageRun",
     "Terms",
     "Tried",
+    "candidates",
     "cut",
     "place",
+    "plan_of",
     "stage_step",
 ]

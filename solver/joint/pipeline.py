@@ -23,6 +23,7 @@ from hyperopt.replay import Timeline, replay
 from solver.joint.levels import LayerCost, Level
 from solver.joint.sample import HEAD, TAIL, Sample
 from solver.joint.stage import Exchange, StageStep, stage_step
+from solver.placement import Sharding
 from solver.request import Infeasible, Request
 from solver.residency.solve import solve_residency
 from solver.stages.problem import NO_LIMIT, Column, Problem
@@ -37,7 +38,7 @@ STEADY = 4
 @dataclass(frozen=True)
 class Candidate:
     """One way to shard the model over the devices of a stage: what one of them does (`sample`), on how many `stages`
-    of `devices` each, with so many micro-batches a step. `costs`: of head, tail and each type of layer."""
+    of `devices` each, with so many micro-batches a step; `sharding`, where the sharding solver made it."""
 
     name: str
     sample: Sample
@@ -45,6 +46,7 @@ class Candidate:
     devices: int
     micro_batches: int
     exchange: Exchange
+    sharding: Sharding | None = None
 
 
 Kind = Literal["kept", "apart", "moved", "states"]
@@ -156,7 +158,7 @@ class StageRun:
     timeline: Timeline
     tasks_ns: tuple[int, ...]
     optimizer_ns: int
-    unlimited_ns: int
+    unlimited_peak_bytes: int
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ def _timed(types: tuple[str, ...], step: StageStep, plan: Plan) -> StageRun:
         tasks.append(max(0, end - before - waited))
         before = max(before, end)
     unlimited = replay(step.profile, hbm_bytes=2**62)
-    return StageRun(types, step, plan, timeline, tuple(tasks), timeline.step_ns - before, unlimited.step_ns)
+    return StageRun(types, step, plan, timeline, tuple(tasks), timeline.step_ns - before, unlimited.peak_bytes)
 
 
 def _makespan(candidate: Candidate, problem: Problem, runs: Sequence[StageRun], short: int) -> int:
