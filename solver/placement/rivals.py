@@ -2,9 +2,9 @@
 sequence parallel. What ours is compared with, by the same judge.
 
 A rule says how parameters, states and the residual stream are kept; the rest, and what is gathered when, is completed
-by our own solver, so that a rival is at least as good as its hand-written form. Rules go by dimensions and by the names of
-weights: `columns` and `rows` are those of Megatron-LM (arXiv 1909.08053), sequence parallel is arXiv 2205.05198, ZeRO
-arXiv 1910.02054.
+by our own solver, so that a rival is at least as good as its hand-written form. Rules go by dimensions and by the names
+of weights: `COLUMNS` and `ROWS` are those of Megatron-LM (arXiv 1909.08053), sequence parallel is arXiv 2205.05198,
+ZeRO arXiv 1910.02054.
 """
 
 from __future__ import annotations
