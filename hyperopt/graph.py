@@ -28,6 +28,10 @@ ITEM_BYTES = {
 """Bytes of an element by data type, as MindSpore and NumPy name them."""
 
 
+VIEWS = ("Reshape", "ExpandDims", "Squeeze", "Flatten", "View")
+"""Types that only say the shape anew: no time, and no memory of their own."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """`resident`: there all step (parameters, optimizer states, inputs), else from its first writer to its last use."""
@@ -95,15 +99,29 @@ class Graph:
         return tuple(map(tuple, found))
 
     @cached_property
+    def bases(self) -> tuple[int, ...]:
+        """For each tensor the one whose memory it is: another where it is a view."""
+        of = list(range(len(self.tensors)))
+        for operator in self.operators:
+            if operator.type in VIEWS and len(operator.outputs) == 1:
+                view, base = self.tensors[operator.outputs[0]], self.tensors[operator.inputs[0]]
+                if not view.resident and view.bytes == base.bytes:
+                    of[view.id] = of[base.id]
+        return tuple(of)
+
+    @cached_property
     def lives(self) -> tuple[tuple[int, int], ...]:
-        """For each tensor the half-open interval of operators at which it is alive; (0, 0): never."""
+        """For each tensor the half-open interval of operators at which it is alive, its views included; (0, 0): never,
+        or it is a view."""
+        users: list[list[int]] = [[] for _ in self.tensors]
+        for t, base in enumerate(self.bases):
+            users[base].extend((*self.writers[t], *self.readers[t]))
         lives = []
-        for tensor in self.tensors:
-            users = (*self.writers[tensor.id], *self.readers[tensor.id])
+        for tensor, them in zip(self.tensors, users, strict=True):
             if tensor.resident:
                 lives.append((0, len(self.operators)))
             else:
-                lives.append((min(users), max(users) + 1) if users else (0, 0))
+                lives.append((min(them), max(them) + 1) if them else (0, 0))
         return tuple(lives)
 
 

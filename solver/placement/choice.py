@@ -20,7 +20,7 @@ from hyperopt.graph import Graph
 from hyperopt.mesh import Mesh
 from hyperopt.profile import Phase
 from solver.placement.layout import PARTIAL, REPLICATED, Layout, layouts
-from solver.placement.operators import signature
+from solver.placement.rules import signature
 from solver.placement.signature import Signature, Strategy, strategies
 
 MOST_KEEPS = 160

@@ -38,7 +38,7 @@ NEVER = 10**18
 """The cost of a pair that must not be chosen."""
 
 Allowed = Callable[[Tensor, Keep], bool]
-"""Restricts how tensors are kept (for rivals and for tests)."""
+"""Restricts how tensors are kept (for rivals and for tests); where it leaves nothing, it does not hold."""
 
 
 @dataclass
@@ -94,8 +94,7 @@ class Formulation:
         tensor = self.graph.tensors[t]
         keeps = self.frame.keeps(t)
         if allowed is not None:
-            keeps = [keep for keep in keeps if allowed(tensor, keep)]
-        assert keeps, f"nothing is allowed for {tensor.name}"
+            keeps = [keep for keep in keeps if allowed(tensor, keep)] or keeps
         known = ways(tensor.shape, tensor.item, self.mesh)
         found = _Tensors(members, keeps, known, self.frame.shared(t), known.indices(k.stored for k in keeps))
         for p, phase in enumerate(found.phases):
@@ -162,7 +161,7 @@ class Formulation:
         if memory_bytes is not None:
             for b, tensors in enumerate(self.tensors):
                 node = len(self.operators) + b
-                for usage, interval, first in self._usage(tensors):
+                for usage, interval, first in self.usage(tensors):
                     if first:
                         usages[node], intervals[node] = usage, interval
                         continue
@@ -189,7 +188,7 @@ class Formulation:
             usage_limit=limit,
         )
 
-    def _usage(self, c: _Tensors) -> list[tuple[Int64s, tuple[int, int], bool]]:
+    def usage(self, c: _Tensors) -> list[tuple[Int64s, tuple[int, int], bool]]:
         """(bytes by strategy, interval, whether of the class's own node): members that live together are added up."""
         tensor = self.graph.tensors[c.members[0]]
         stored = np.array([_held(tensor, keep.stored, self.mesh) for keep in c.keeps], np.int64)

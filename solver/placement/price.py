@@ -6,7 +6,7 @@ from math import prod
 from typing import Protocol
 
 from hyperopt.cost import collectives
-from hyperopt.graph import Graph
+from hyperopt.graph import VIEWS, Graph
 from hyperopt.mesh import Mesh
 from hyperopt.profile import ns
 from solver.placement.layout import local_shape
@@ -26,6 +26,8 @@ def operator_ns(graph: Graph, i: int, signature: Signature, strategy: Strategy, 
     A measured duration is scaled by what the rates say of the part and of the whole; what a launch takes stays.
     """
     operator = graph.operators[i]
+    if operator.type in VIEWS and operator.duration_us is None:
+        return 0
     attention = "Attention" in operator.type
     local = kernels.kernel_us(
         signature.flops / strategy.share, _traffic(graph, i, signature, strategy, mesh), attention=attention

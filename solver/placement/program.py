@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from hyperopt.graph import Graph
+from hyperopt.graph import VIEWS, Graph
 from hyperopt.mesh import Mesh
 from hyperopt.profile import COMPUTE, Device, Operator, Phase, Profile, Run, Storage
 from solver.placement.choice import Choice, Frame, Keep
@@ -162,6 +162,18 @@ def _copy(frame: Frame, t: int, keep: Keep, phase: Phase) -> Layout | None:
     return keep.copies[frame.shared(t).index(phase)]
 
 
+def _views(program: Program) -> dict[int, int]:
+    """Buffer of a view -> the buffer whose memory it is."""
+    of: dict[int, int] = {}
+    for command in program.commands:
+        if not isinstance(command, Compute) or program.graph.operators[command.operator].type not in VIEWS:
+            continue
+        view, base = command.outputs[0], command.inputs[0]
+        if program.buffers[view].bytes == program.buffers[base].bytes and command.ns == 0:
+            of[view] = of.get(base, base)
+    return of
+
+
 def per_device_profile(program: Program, device: Device | None = None) -> Profile:
     """The program as a profile of one device: what the residency solver prices.
 
@@ -170,9 +182,12 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
     """
     graph = program.graph
     operators = []
+    same = _views(program)
     written = {b.id for b in program.buffers if b.kept and graph.tensors[b.tensor].resident}
     for command in program.commands:
         origin = graph.operators[command.operator]
+        if isinstance(command, Compute) and command.outputs[0] in same:
+            continue
         reads: tuple[int, ...]
         writes: tuple[int, ...]
         if isinstance(command, Move):
@@ -191,7 +206,7 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
                 type=kind,
                 stream=stream,
                 duration_us=us,
-                reads=tuple(dict.fromkeys(reads)),
+                reads=tuple(dict.fromkeys(same.get(b, b) for b in reads)),
                 writes=tuple(dict.fromkeys(writes)),
                 workspace_bytes=workspace,
                 layer=origin.layer,

@@ -17,9 +17,16 @@ from solver.placement.choice import Choice, Frame, Keep
 from solver.placement.formulate import Allowed, Formulation
 from solver.placement.layout import Layout
 from solver.placement.price import Kernels
+from solver.placement.priced import Int64s, search
 from solver.placement.program import Program, per_device_profile, write
 from solver.placement.signature import Strategy
 from solver.sharding import solve
+
+PRICED_SHARE = 0.5
+"""Of the time, for the search by prices."""
+
+CLOSE = 1e-3
+"""A step that is so near its bound is not worked on further."""
 
 ATTEMPTS = 4
 """Solves with a tightened limit where temporaries overfill the device."""
@@ -139,39 +146,77 @@ def shard(
     Raises `DoesNotFit`.
     """
     began = time.monotonic()
-    device = kernels or mesh.device
-    frame = Frame(graph, mesh)
-    formulation = Formulation(frame, device, allowed)
-    limit, bound, best = memory_bytes, 0.0, None
-    reason, shortfall, proven = "", 0, False
+    run = _Run(Frame(graph, mesh), kernels or mesh.device, memory_bytes)
     for rival in rivals:
-        program = write(frame, device, rival)
-        if memory_bytes is None or peak_bytes(program) <= memory_bytes:
-            best = program if best is None or program.step_ns < best.step_ns else best
-    for attempt in range(ATTEMPTS):
-        left = max(1.0, time_limit_s - (time.monotonic() - began))
-        answer = solve(formulation.problem(limit), left / (2 if memory_bytes and attempt < 2 else 1), seed, work_limit)
-        if attempt == 0:
-            bound, reason = answer.bound / 1000, answer.stop_reason
-        if not answer.evaluation.feasible:
-            shortfall, proven = answer.evaluation.shortfall, answer.impossible and attempt == 0
-            break
-        program = write(frame, device, formulation.choice(answer.solution))
-        if memory_bytes is None:
-            best = program if best is None or program.step_ns < best.step_ns else best
-            break
-        peak = peak_bytes(program)
-        if peak <= memory_bytes:
-            best = program if best is None or program.step_ns < best.step_ns else best
-            break
-        shortfall = peak - memory_bytes
-        assert limit is not None
-        limit -= shortfall
-        if limit <= 0 or time.monotonic() - began > time_limit_s:
-            break
+        run.judge(rival)
+    formulation = Formulation(run.frame, run.kernels, allowed)
+    if memory_bytes is None:
+        answer = solve(formulation.problem(None), time_limit_s, seed, work_limit)
+        run.judge(formulation.choice(answer.solution))
+        bound, reason, proven = answer.bound, answer.stop_reason, False
+    else:
+        bound, reason, proven = _within(run, formulation, memory_bytes, time_limit_s, seed, work_limit)
+    best = run.best
     if best is None:
         assert memory_bytes is not None
-        raise DoesNotFit(shortfall, memory_bytes, proven)
-    status = "optimal" if best.step_ns / 1000 <= bound else "feasible"
-    warnings = (*graph.warnings, *frame.warnings)
-    return Sharding(best, bound, status, reason, time.monotonic() - began, warnings)
+        raise DoesNotFit(run.shortfall, memory_bytes, proven)
+    # A rival may be outside what `allowed` leaves, and below its bound.
+    bound_us = min(bound, best.step_ns) / 1000
+    status = "optimal" if best.step_ns <= bound else "feasible"
+    warnings = (*graph.warnings, *run.frame.warnings)
+    return Sharding(best, bound_us, status, reason, time.monotonic() - began, warnings)
+
+
+class _Run:
+    """The best program seen that fits."""
+
+    def __init__(self, frame: Frame, kernels: Kernels, memory_bytes: int | None) -> None:
+        self.frame, self.kernels, self.memory_bytes = frame, kernels, memory_bytes
+        self.best: Program | None = None
+        self.shortfall = 0
+
+    def judge(self, choice: Choice) -> int:
+        """Bytes by which the choice's program overflows (negative: to spare), 0 without a limit."""
+        program = write(self.frame, self.kernels, choice)
+        short = 0 if self.memory_bytes is None else peak_bytes(program) - self.memory_bytes
+        if short > 0:
+            self.shortfall = min(self.shortfall or short, short)
+        elif self.best is None or program.step_ns < self.best.step_ns:
+            self.best = program
+        return short
+
+
+def _within(
+    run: _Run, formulation: Formulation, memory_bytes: int, time_limit_s: float, seed: int, work_limit: int | None
+) -> tuple[int, str, bool]:
+    """(bound in nanoseconds, why it ended, whether it is proven that nothing fits): by prices first, then by the
+    general search, with a limit that is tightened by what temporaries take."""
+    began = time.monotonic()
+
+    def judge(solution: Int64s) -> int:
+        return run.judge(formulation.choice(solution))
+
+    bound = search(formulation, memory_bytes, PRICED_SHARE * time_limit_s, seed, judge)
+    if run.best is not None and run.best.step_ns <= bound * (1 + CLOSE):
+        return bound, "bound reached" if run.best.step_ns <= bound else "close to the bound", False
+    limit, reason, proven = memory_bytes, "time limit", False
+    for attempt in range(ATTEMPTS):
+        left = time_limit_s - (time.monotonic() - began)
+        if left <= 0:
+            break
+        answer = solve(formulation.problem(limit), left / 2 if attempt == 0 else left, seed, work_limit)
+        if attempt == 0:
+            bound, reason = max(bound, answer.bound), answer.stop_reason
+            proven = answer.impossible
+        if not answer.evaluation.feasible:
+            run.shortfall = run.shortfall or answer.evaluation.shortfall
+            break
+        short = judge(answer.solution)
+        if short <= 0:
+            if reason == "bound reached" and answer.bound > bound:
+                reason = "bound reached but for temporaries"
+            break
+        limit -= short
+        if limit <= 0:
+            break
+    return bound, reason, proven

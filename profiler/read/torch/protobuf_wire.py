@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-Value = int | bytes
+Value = int | bytes | memoryview
 
 MAX_MESSAGE = 16 << 20
 """Bytes."""
@@ -32,9 +32,9 @@ def messages(data: bytes) -> Iterator[bytes]:
         yield data[start:at]
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Value]]:
+def fields(message: bytes | memoryview) -> Iterator[tuple[int, Value]]:
     """(number, value) of each field in order: unsigned integers, or the bytes of text and messages. Fixed-width numbers
-    are given as their bits."""
+    are given as their bits. Of a view, pieces are views: nothing is copied."""
     at = 0
     while at < len(message):
         key, at = varint(message, at)
@@ -51,7 +51,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Value]]:
         yield number, piece if kind == 2 else int.from_bytes(piece, "little")
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """The unsigned integer at `at`, and where it ends. Raises `WireError`."""
     value = 0
     for place in range(10):

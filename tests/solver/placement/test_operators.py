@@ -9,7 +9,7 @@ import pytest
 
 from hyperopt.graph import Graph, Operator, Tensor
 from hyperopt.mesh import Level, Mesh
-from solver.placement import Choice, Frame, operators
+from solver.placement import Choice, Frame, rules
 from solver.placement.choice import Keep
 from solver.placement.program import write
 from solver.placement.signature import Signature
@@ -185,14 +185,14 @@ def test_a_wrong_signature_is_found(case: Case, inputs: Any, outputs: Any, monke
     for labels, t in zip((*inputs, *outputs), (*graph.operators[0].inputs, *graph.operators[0].outputs), strict=True):
         units.update({n: length for n, length in zip(labels, graph.tensors[t].shape, strict=True) if n})
     wrong = Signature(tuple(inputs), tuple(outputs), units)
-    monkeypatch.setitem(operators.RULES, case.type, lambda *_: wrong)
+    monkeypatch.setitem(rules.RULES, case.type, lambda *_: wrong)
     with pytest.raises(AssertionError):
         check_all(case, MESHES[0])
 
 
 def test_a_wrong_linearity_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule = operators.RULES["Exp"]
-    monkeypatch.setitem(operators.RULES, "Exp", lambda *a: replace(rule(*a), linear=((0,),)))  # type: ignore[type-var]
+    rule = rules.RULES["Exp"]
+    monkeypatch.setitem(rules.RULES, "Exp", lambda *a: replace(rule(*a), linear=((0,),)))  # type: ignore[type-var]
     with pytest.raises(AssertionError):
         check_all(Case("Exp", [X], [X], 4), MESHES[0])
 
