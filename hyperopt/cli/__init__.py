@@ -12,7 +12,21 @@ from typing import Annotated
 import typer
 
 from hyperopt import names
-from hyperopt.cli import allocate, files, front, gate, place, read, remote, report, service, shard, stages, traces, training
+from hyperopt.cli import (
+    allocate,
+    files,
+    front,
+    gate,
+    place,
+    read,
+    remote,
+    report,
+    service,
+    shard,
+    stages,
+    traces,
+    training,
+)
 from hyperopt.documents import DocumentError
 
 BAD_INPUT = 64
@@ -27,6 +41,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"{names.OURS} {names.our_version()}")

@@ -43,12 +43,16 @@ def place(
     micro_batches: Annotated[int, typer.Option(min=1, max=MOST_MICRO_BATCHES, help="micro-batches of a step")],
     hbm_bytes: HbmBytes,
     tier_bytes: TierBytes = None,
-    stages: Annotated[str | None, typer.Option(metavar="N,..", help="numbers of stages to try; all that divide")] = None,
+    stages: Annotated[
+        str | None, typer.Option(metavar="N,..", help="numbers of stages to try; all that divide")
+    ] = None,
     sequences: Annotated[int, typer.Option(min=1, help="sequences in the sample's micro-batch")] = 1,
     time_limit: Annotated[float, typer.Option(min=1, help="seconds, two fifths of them for shardings")] = 240.0,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the searches")] = 0,
     output: Output = None,
-    steps: Annotated[Path | None, typer.Option(help="folder for the step of each stage: its residency is for it")] = None,
+    steps: Annotated[
+        Path | None, typer.Option(help="folder for the step of each stage: its residency is for it")
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """Say which devices hold which layers, how tensors are sharded, and what leaves HBM. Exit 0: a plan; 3: none."""
@@ -131,5 +135,3 @@ def _lines(plan: Plan) -> list[str]:
             f"{one['recompute_us'] / 1000:.1f} ms, stalls {one['stall_us'] / 1000:.1f} ms"
         )
     return lines
-
-
