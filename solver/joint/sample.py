@@ -156,16 +156,15 @@ class _Cut:
         operators = self.profile.operators
         wanted = {s for o in operators if o.phase == OPTIMIZER for s in o.reads} & self.backward_by.keys()
         wanted -= self.resident
+        readers: dict[int, set[int]] = {}
+        for i in self._backward():
+            for s in operators[i].reads:
+                readers.setdefault(s, set()).add(i)
         closing: set[int] = set()
-        for i in reversed(range(len(operators))):  # what turns gradients that are added up into what is wanted of them
+        for i in reversed(self._backward()):  # what turns gradients that are added up into what is wanted of them
             o = operators[i]
-            if (
-                o.phase == BACKWARD
-                and o.reads
-                and o.writes
-                and wanted.issuperset(o.writes)
-                and self._gradients(o.reads)
-            ):
+            late = all(readers.get(s, set()) <= closing for s in o.writes)
+            if late and o.reads and o.writes and wanted.issuperset(o.writes) and self._gradients(o.reads):
                 closing.add(i)
                 wanted |= set(o.reads)
         gradients = {s for s in wanted if any(s in operators[i].writes for i in self._backward() if i not in closing)}
