@@ -186,7 +186,7 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
     written = {b.id for b in program.buffers if b.kept and graph.tensors[b.tensor].resident}
     for command in program.commands:
         origin = graph.operators[command.operator]
-        if isinstance(command, Compute) and command.outputs[0] in same:
+        if isinstance(command, Compute) and command.outputs and command.outputs[0] in same:
             continue
         reads: tuple[int, ...]
         writes: tuple[int, ...]
