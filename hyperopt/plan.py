@@ -111,9 +111,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 class TensorLayout(msgspec.Struct, frozen=True, kw_only=True):
     """How a tensor lies on the mesh: for each dimension the axes that cut it, the outermost first.
 
-    Along the axes that `partial` names each device holds a summand, along all others the same. `copies`: by phase, where
-    its readers share a copy that is cut otherwise. `grouped`: a dimension joins several parts (query, key and value;
-    gate and up) and each device holds its share of every part, so that columns have to be stored in that order.
+    Along the axes that `partial` names each device holds a summand, along all others the same. `copies`: by phase,
+    where its readers share a copy that is cut otherwise. `grouped`: a dimension joins several parts (query, key and
+    value; gate and up) and each device holds its share of every part, so that columns have to be stored in that order.
     """
 
     shape: tuple[Index, ...]
