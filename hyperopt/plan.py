@@ -7,12 +7,15 @@ plan with nothing but itself; whether it is legal for a profile is the business 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Annotated, Any, Literal
 
 import msgspec
 
+from hyperopt import mesh
 from hyperopt.documents import MAX_DOCUMENT_BYTES, DocumentError, canonical, decode, sha256
-from hyperopt.profile import Bytes, Index, Profile
+from hyperopt.mesh import Mesh
+from hyperopt.profile import Bytes, Index, Kind, Phase, Profile
 
 FAMILY, MAJOR = "hyperopt.plan", 1
 
@@ -105,6 +108,31 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
         return nested or (tuple(layer for layer in self.layers if isinstance(layer, int)),)
 
 
+class TensorLayout(msgspec.Struct, frozen=True, kw_only=True):
+    """How a tensor lies on the mesh: for each dimension the axes that cut it, the outermost first.
+
+    Along the axes that `partial` names each device holds a summand, along all others the same. `copies`: by phase,
+    where its readers share a copy that is cut otherwise. `grouped`: a dimension joins several parts (query, key and
+    value; gate and up) and each device holds its share of every part, so that columns have to be stored in that order.
+    """
+
+    shape: tuple[Index, ...]
+    dims: tuple[tuple[str, ...], ...]
+    partial: tuple[str, ...] = ()
+    kind: Kind = "other"
+    copies: dict[Phase, tuple[tuple[str, ...], ...]] = {}
+    grouped: bool = False
+
+
+class Sharding(msgspec.Struct, frozen=True, kw_only=True):
+    """`layouts`: of each tensor, by name. `operators`: into how many parts each dimension of each input is cut, by the
+    operator's name."""
+
+    mesh: Mesh
+    layouts: dict[str, TensorLayout] = {}
+    operators: dict[str, tuple[tuple[Index, ...], ...]] = {}
+
+
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     format: str = f"{FAMILY}/{MAJOR}"
     plan_id: str = ""
@@ -113,7 +141,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     budget: Budget = Budget()
     objective: Objective = "min_step_time"
     residency: Residency = Residency()
-    sharding: dict[str, Any] | None = None
+    sharding: Sharding | None = None
     stages: tuple[Stage, ...] | None = None
     predicted: Predicted | None = None
     bound: Bound | None = None
@@ -143,7 +171,36 @@ def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Plan, list[str]]
     """
     plan, warnings = decode(data, Plan, FAMILY, MAJOR, limit)
     check_stages(plan.stages or ())
+    if plan.sharding is not None:
+        check_sharding(plan.sharding)
     return plan, warnings
+
+
+def check_sharding(sharding: Sharding) -> None:
+    """Raises `DocumentError` where a layout contradicts the mesh or itself: an axis that is not there or used twice, a
+    dimension too many or too few, a length that its axes do not divide."""
+    try:
+        mesh.check(sharding.mesh)
+    except DocumentError as error:
+        raise DocumentError(f"$.sharding.mesh{error.field[1:]}", error.problem, error.remedy) from error
+    sizes = dict(zip(sharding.mesh.axes, sharding.mesh.shape, strict=True))
+    for name, layout in sharding.layouts.items():
+        at = f"$.sharding.layouts[{name!r}]"
+        for field, dims in (("dims", layout.dims), *((f"copies.{p}", c) for p, c in layout.copies.items())):
+            partial = layout.partial if field == "dims" else ()
+            if len(dims) != len(layout.shape):
+                problem = f"{len(dims)} dimensions where the shape has {len(layout.shape)}"
+                raise DocumentError(f"{at}.{field}", problem, "give every dimension a list of axes")
+            used = [axis for axes in (*dims, partial) for axis in axes]
+            for axis in used:
+                if axis not in sizes:
+                    raise DocumentError(f"{at}.{field}", f"no axis {axis!r}", f"the mesh has {', '.join(sizes)}")
+                if used.count(axis) > 1:
+                    raise DocumentError(f"{at}.{field}", f"axis {axis!r} stands twice", "use each axis once a tensor")
+            for length, axes in zip(layout.shape, dims, strict=True):
+                if length % (parts := prod(sizes[axis] for axis in axes)):
+                    problem = f"{length} cannot be cut into {parts} equal parts"
+                    raise DocumentError(f"{at}.{field}", problem, "use axes that divide it")
 
 
 def check_stages(stages: Sequence[Stage]) -> None:

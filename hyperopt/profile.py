@@ -107,7 +107,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
 class Operator(msgspec.Struct, frozen=True, kw_only=True):
     """One launched kernel. `saves` and `loads` are the hooks that an eager adapter has to go by: the storages
     that autograd keeps for backward right after this operator, and fetches right before it, in order of the
-    calls (a storage kept twice stands there twice)."""
+    calls (a storage kept twice stands there twice).
+
+    `inputs`: how many of `shapes` and `dtypes`, from the first on, are tensors that go in; the others come out. None:
+    the source does not say which is which."""
 
     reads: tuple[Index, ...] = ()
     writes: tuple[Index, ...] = ()
@@ -121,6 +124,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = "other"
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    inputs: Count | None = None
     recomputable: bool = True
     micro_batch: int | None = None
     stage: int | None = None

@@ -117,14 +117,20 @@ class _Builder:
         return True
 
     def _written(self, kernels: Sequence[Kernel]) -> None:
-        """What operators say of what they write; where that does not fit, of what they read."""
+        """What operators say of what they write and read. Where they do not say which is which, what they write."""
         for kernel in kernels:
             said = list(zip(kernel.shapes, kernel.dtypes, strict=False))
-            for ids in (kernel.writes, kernel.reads):
-                if len(said) >= len(ids) and all(self._fits(s, *said[j]) for j, s in enumerate(ids)):
+            if kernel.inputs is None:
+                candidates = [(kernel.writes, said), (kernel.reads, said)]
+            else:
+                candidates = [(kernel.writes, said[kernel.inputs :]), (kernel.reads, said[: kernel.inputs])]
+            for ids, shapes in candidates:
+                # A storage that is read twice stands there once, and scalars may be missing: all or nothing.
+                if len(shapes) >= len(ids) and all(self._fits(s, *shapes[j]) for j, s in enumerate(ids)):
                     for j, s in enumerate(ids):
-                        self._learn(s, *said[j])
-                    break
+                        self._learn(s, *shapes[j])
+                    if kernel.inputs is None:
+                        break
 
     def _inferred(self, kernel: Kernel) -> None:
         by_id, shapes = self.profile.by_id, self.shapes

@@ -124,6 +124,10 @@ class Settings:
         default=4 * GIB,
         metadata=_about(_bytes, "4G", "Memory limit of one solve, which is a process of its own."),
     )
+    operators: Path | None = field(
+        default=None,
+        metadata=_about(Path, "none", "File of operator types that adds to the cost model's table (TOML)."),
+    )
     max_time_limit_s: float = field(
         default=3600.0,
         metadata=_about(_seconds, "3600", "Longest time limit that a request for a plan may ask for, in seconds."),

@@ -29,7 +29,7 @@ SHOWN = 8
 def recorded_forward(profile: Profile) -> list[Mark]:
     """The network's forward operators as the dispatcher showed them."""
     return [
-        (operator.type, operator.shapes, operator.dtypes)
+        (operator.type, operator.shapes[operator.inputs or 0 :], operator.dtypes[operator.inputs or 0 :])
         for operator in profile.operators
         if operator.phase == "forward"
         and operator.type != IDLE

@@ -147,11 +147,7 @@ def _storages(
             if source not in roots:
                 written[source] = (size, kernel.name)
     kept = {roots.get(source, source) for source in graph.results}
-    updated = {
-        roots.get(kernel.inputs[i], kernel.inputs[i]).name
-        for kernel in launched.order
-        for i in kernel.updates
-    }
+    updated = {roots.get(kernel.inputs[i], kernel.inputs[i]).name for kernel in launched.order for i in kernel.updates}
     ids: dict[Source, int] = {}
     storages: list[Storage] = []
     scratch: dict[str, int] = {}
@@ -175,9 +171,7 @@ def _storages(
 
     for name, size in sorted(graph.stored.items()):
         if Source("stored", name) in read and name not in graph.constants:
-            kind: Kind = (
-                "parameter" if name in trainable else "optimizer_state" if name in updated else "other"
-            )
+            kind: Kind = "parameter" if name in trainable else "optimizer_state" if name in updated else "other"
             add(Source("stored", name), name, size, kind, True)
     for name, size in graph.host.items():
         add(Source("host", name), name, size, "input", True)
@@ -227,6 +221,7 @@ def _operator(
         writes=tuple(sorted(write)),
         shapes=signature.shapes,
         dtypes=signature.dtypes,
+        inputs=signature.inputs,
         recomputable=kernel.name in again,
     )
 
@@ -290,11 +285,7 @@ def _notes(graph: ActorSet, launched: Launches, inferred: list[str], names: Mapp
             f"that of observed step {launched.typical}"
         )
     if inferred:
-        notes.append(
-            f"layer of {len(inferred)} operators by the flow of data: their scope names another cell, or none"
-        )
+        notes.append(f"layer of {len(inferred)} operators by the flow of data: their scope names another cell, or none")
     if graph.constants:
-        notes.append(
-            f"{len(graph.constants)} constants of the program are not listed as storages; see base_bytes"
-        )
+        notes.append(f"{len(graph.constants)} constants of the program are not listed as storages; see base_bytes")
     return notes

@@ -56,6 +56,7 @@ def operators_of(program: Program, times: Times, anatomy: Anatomy) -> tuple[list
                 writes=tuple(step.writes),
                 shapes=step.shapes,
                 dtypes=step.dtypes,
+                inputs=step.inputs,
                 recomputable=_recomputable(step, phases[number], layers[number]),
                 saves=tuple(step.saves),
                 loads=tuple(step.loads),

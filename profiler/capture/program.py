@@ -65,6 +65,8 @@ class Step:
     in_place: bool = False
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    inputs: int | None = None
+    """How many of the shapes are of tensors that go in; None: not known."""
     held: list[int] = field(default_factory=list)
     """What it does not touch, but what cannot be freed before it has ended."""
     saves: list[int] = field(default_factory=list)
@@ -142,8 +144,9 @@ class _Assembly:
         step = self._append(Step(type=call.name, place=call.place, cell=call.cell, kernels=kernels))
         step.reads = _once(reads)
         step.in_place = call.overwrites > 0
-        step.shapes = tuple(ref.shape for ref in call.outputs)
-        step.dtypes = tuple(ref.dtype for ref in call.outputs)
+        step.shapes = tuple(ref.shape for ref in (*call.inputs, *call.outputs))
+        step.dtypes = tuple(ref.dtype for ref in (*call.inputs, *call.outputs))
+        step.inputs = len(call.inputs)
         written = reads[: call.overwrites]
         for number, ref in enumerate(call.outputs):
             block = self.by_address.get(ref.address) or self._made(ref, f"{self._operator_name(step)}:{number}")
@@ -171,7 +174,7 @@ class _Assembly:
         if ref.copied_from is not None and ref.copied_from in self.by_address:
             copy = self._append(Step(type="Contiguous", place=place, cell=cell, unseen=True))
             copy.reads = [self.by_address[ref.copied_from].id]
-            copy.shapes, copy.dtypes = (ref.shape,), (ref.dtype,)
+            copy.shapes, copy.dtypes, copy.inputs = (ref.shape,) * 2, (ref.dtype,) * 2, 1
             block = self._made(ref, f"{self._operator_name(copy)}:0", inferred=True)
             copy.writes = [block.id]
             return block

@@ -186,7 +186,7 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
     written = {b.id for b in program.buffers if b.kept and graph.tensors[b.tensor].resident}
     for command in program.commands:
         origin = graph.operators[command.operator]
-        if isinstance(command, Compute) and command.outputs[0] in same:
+        if isinstance(command, Compute) and command.outputs and command.outputs[0] in same:
             continue
         reads: tuple[int, ...]
         writes: tuple[int, ...]
@@ -194,11 +194,12 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
             reads, writes = (command.source,), (command.target,)
             kind, us = command.step.kind, command.step.ns / 1000
             stream = COMPUTE if kind in FREE else COMMUNICATION
-            workspace, shapes = 0, [command.target]
+            workspace, shapes = 0, [command.source, command.target]
         else:
             reads, writes = command.inputs, command.outputs
             kind, us, stream = origin.type, (command.ns + command.closed_ns) / 1000, COMPUTE
-            workspace, shapes = workspace_bytes(graph, command.operator, command.strategy), list(command.outputs)
+            workspace = workspace_bytes(graph, command.operator, command.strategy)
+            shapes = [*command.inputs, *command.outputs]
         buffers = [program.buffers[b] for b in shapes]
         operators.append(
             Operator(
@@ -213,6 +214,7 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
                 phase=origin.phase,
                 micro_batch=origin.micro_batch,
                 recomputable=not set(reads) & set(writes),
+                inputs=1 if isinstance(command, Move) else len(command.inputs),
                 shapes=tuple(local_shape(graph.tensors[b.tensor].shape, b.layout, program.mesh) for b in buffers),
                 dtypes=tuple(graph.tensors[b.tensor].dtype for b in buffers),
             )

@@ -12,7 +12,8 @@ import msgspec
 from hyperopt.graph import Graph
 from hyperopt.mesh import Mesh
 from hyperopt.occupancy import occupancy
-from hyperopt.profile import Device, Profile
+from hyperopt.profile import Device, Phase, Profile
+from solver.placement import rules
 from solver.placement.choice import Choice, Frame, Keep
 from solver.placement.formulate import Allowed, Formulation
 from solver.placement.layout import Layout
@@ -59,6 +60,7 @@ class Sharding:
     """The answer. `bound_us`: no choice that treats identical layers alike takes less, by the same prices (0: none)."""
 
     program: Program
+    frame: Frame
     bound_us: float
     status: str
     stop_reason: str
@@ -91,6 +93,27 @@ class Sharding:
     def layouts(self) -> dict[int, Layout]:
         """Tensor -> the layout in which it is kept."""
         return {t: keep.stored for t, keep in enumerate(self.choice.tensors)}
+
+    def shared(self, tensor: int) -> tuple[Phase, ...]:
+        """The phases that `keeps[tensor].copies` are for."""
+        return self.frame.shared(tensor)
+
+    @cached_property
+    def grouped(self) -> frozenset[int]:
+        """Tensors with a dimension of several parts, of each of which every device holds a share; with the weights that
+        make them, and what trains these."""
+        graph, found = self.graph, set()
+        for i, operator in enumerate(graph.operators):
+            operands = (*operator.inputs, *operator.outputs)
+            found |= {operands[slot] for slot in self.frame.signatures[i].grouped}
+        for operator in graph.operators:
+            if found & set(operator.outputs) and operator.type in rules.PRODUCTS:
+                found |= {t for t in operator.inputs if graph.tensors[t].kind == "parameter"}
+        for operator in graph.operators:
+            if operator.phase == "optimizer":
+                shapes = {graph.tensors[t].shape for t in operator.outputs if t in found}
+                found |= {t for t in operator.inputs if graph.tensors[t].shape in shapes}
+        return frozenset(found)
 
     @property
     def keeps(self) -> tuple[Keep, ...]:
@@ -164,7 +187,7 @@ def shard(
     bound_us = min(bound, best.step_ns) / 1000
     status = "optimal" if best.step_ns <= bound else "feasible"
     warnings = (*graph.warnings, *run.frame.warnings)
-    return Sharding(best, bound_us, status, reason, time.monotonic() - began, warnings)
+    return Sharding(best, run.frame, bound_us, status, reason, time.monotonic() - began, warnings)
 
 
 class _Run:

@@ -60,3 +60,4 @@ def test_shapes_and_types_are_read_and_scalars_left_out() -> None:
     signature = read_signatures(text)["Default/net-Net/Split-op0"]
     assert signature.shapes == ((32, 4), (), (32, 2), (32, 2))
     assert signature.dtypes == ("float32", "bool", "int32", "float16")
+    assert signature.inputs == 2

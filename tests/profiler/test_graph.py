@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 
 import profiler
-from hyperopt.plan import Action, Budget, Plan, Residency, Stage
+from hyperopt.mesh import Level, Mesh
+from hyperopt.plan import Action, Budget, Plan, Residency, Sharding, Stage
 from hyperopt.profile import IDLE, Profile
 from hyperopt.replay import replay
 from profiler.apply import graph
@@ -21,6 +22,9 @@ from profiler.capture.graph import capture_graph
 from profiler.capture.recording import CaptureError
 from profiler.peaks import excluded_bytes
 from tests.profiler.graph_mode import SMALL, graph_mode, losses, model, recompute_plan
+
+HALVES = Sharding(mesh=Mesh(shape=(2,), axes=("x",), levels=(Level(bytes_per_s=1e9),)))
+"""A sharding that says nothing but that there are two devices."""
 
 CAPTURE_RUNS = 1 + 2 + 2 * 3
 """Calls of the step in a capture of 3 steps."""
@@ -187,7 +191,7 @@ def test_everything_that_graph_mode_cannot_do_is_refused_at_once(profile: Profil
         ),
         recompute=part.recompute,
     )
-    plan = Plan(profile_digest=profile.digest, residency=residency, sharding={"mesh": [2]}, stages=(Stage(),))
+    plan = Plan(profile_digest=profile.digest, residency=residency, sharding=HALVES, stages=(Stage(),))
     with pytest.raises(PlanRefused) as refusal, profiler.apply(net, profile, plan, step, args):
         pass
     said = "\n".join(refusal.value.reasons)

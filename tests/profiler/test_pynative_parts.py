@@ -8,7 +8,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from hyperopt.plan import Action, Plan, Recompute, Residency
+from hyperopt.mesh import Level, Mesh
+from hyperopt.plan import Action, Plan, Recompute, Residency, Sharding
 from hyperopt.profile import Adapter, Operator, Profile, Storage
 from profiler.apply.capability import refusals
 from profiler.apply.fingerprint import differences
@@ -22,6 +23,9 @@ from profiler.capture.recording import CaptureError, Kernel, StepRecord
 from profiler.capture.timing import Times, same_kernels
 from profiler.read.mindspore.cpu_profiler import MemoryRecord
 from tests.profiler.pynative_plans import plan_of
+
+HALVES = Sharding(mesh=Mesh(shape=(2,), axes=("x",), levels=(Level(bytes_per_s=1e9),)))
+"""A sharding that says nothing but that there are two devices."""
 
 ADAPTER = Adapter(name="mindspore-pynative", mode="pynative", moves="window", recompute="cell")
 
@@ -100,7 +104,7 @@ def test_all_refusals_come_at_once() -> None:
     profile = profile_of_two_layers()
     plan = msgspec.structs.replace(
         plan_of(profile, move(5, 1, 9)),
-        sharding={"mesh": []},
+        sharding=HALVES,
         stages=(),
         residency=Residency(initial={5: "host"}, actions=tuple(move(5, 1, 9))),
     )

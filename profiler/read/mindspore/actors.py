@@ -49,9 +49,7 @@ SHAPE = re.compile(r"<\(([\d, ]*)\)>|<[^<>]*>")
 TENSOR = re.compile(r"Tensor\[(\w+)\]")
 AID = re.compile(r"^\s*# AID : \d+_(\S+)")
 
-FOREIGN_SECTIONS = frozenset(
-    {"Super kernel actors", "Any Type kernel actors", "Fusion actors", "Copy actors"}
-)
+FOREIGN_SECTIONS = frozenset({"Super kernel actors", "Any Type kernel actors", "Fusion actors", "Copy actors"})
 
 
 class ActorSetError(ValueError):
@@ -89,10 +87,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Signature:
-    """Shapes and element types (such as ``float32``) of a kernel's tensors: inputs, then outputs."""
+    """Shapes and element types (such as ``float32``) of a kernel's tensors: `inputs` of them go in, the others come
+    out. None: not known which."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
+    inputs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,9 +127,7 @@ class _Draft:
 
     def finished(self) -> Kernel:
         if sorted(self.inputs) != list(range(self.inputs_expected)):
-            raise ActorSetError(
-                f"{self.name}: {self.inputs_expected} inputs announced, found {sorted(self.inputs)}"
-            )
+            raise ActorSetError(f"{self.name}: {self.inputs_expected} inputs announced, found {sorted(self.inputs)}")
         return Kernel(
             self.name,
             self.launched,
@@ -171,28 +169,33 @@ def read_signatures(text: str) -> dict[str, Signature]:
     found: dict[str, Signature] = {}
     shapes: list[str] = []
     types: list[str] = []
+    inputs = 0
     for line in text.splitlines():
         stripped = line.strip()
         if stripped.startswith("# shape :"):
             shapes = [m[0] for m in SHAPE.finditer(stripped)]
         elif stripped.startswith("# type :"):
-            types = re.findall(r"<((?:[^<>]|<[^<>]*>)*)>", stripped)
+            parts = stripped.partition(" -> ")
+            types, made = (re.findall(r"<((?:[^<>]|<[^<>]*>)*)>", part) for part in (parts[0], parts[2]))
+            inputs = len(types)
+            types += made
         elif match := AID.match(line):
-            found[match[1]] = _signature(shapes, types)
-            shapes, types = [], []
+            found[match[1]] = _signature(shapes, types, inputs)
+            shapes, types, inputs = [], [], 0
     return found
 
 
-def _signature(shapes: list[str], types: list[str]) -> Signature:
+def _signature(shapes: list[str], types: list[str], inputs: int) -> Signature:
     """Raises ``ActorSetError`` when the two lines do not speak of the same tensors."""
     if len(shapes) != len(types):
         raise ActorSetError(f"{len(shapes)} shapes against {len(types)} types")
     tensors = [
-        (tuple(int(n) for n in shape[2:-2].split(",") if n.strip()), match[1].lower())
-        for shape, kind in zip(shapes, types, strict=True)
+        (tuple(int(n) for n in shape[2:-2].split(",") if n.strip()), match[1].lower(), place < inputs)
+        for place, (shape, kind) in enumerate(zip(shapes, types, strict=True))
         if shape.startswith("<(") and (match := TENSOR.search(kind))
     ]
-    return Signature(tuple(shape for shape, _ in tensors), tuple(dtype for _, dtype in tensors))
+    shaped, kinds = tuple(shape for shape, _, _ in tensors), tuple(dtype for _, dtype, _ in tensors)
+    return Signature(shaped, kinds, sum(goes_in for _, _, goes_in in tensors))
 
 
 def _sections(text: str) -> dict[str, list[str]]:

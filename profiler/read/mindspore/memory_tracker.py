@@ -48,7 +48,7 @@ LARGEST = 2**53
 LARGEST_REPORT = 64 << 20
 """Bytes of a `rank_N.json` that is read for the few names in it; larger ones are passed over."""
 
-BLANK: Signature = ((), ())
+BLANK: Signature = ((), (), None)
 
 
 def find(path: Path) -> list[RankFiles]:
@@ -155,6 +155,7 @@ def _operators(record: Record, walked: Walk) -> tuple[Operator, ...]:
             writes=writes,
             shapes=signatures.get(stamp, BLANK)[0],
             dtypes=signatures.get(stamp, BLANK)[1],
+            inputs=signatures.get(stamp, BLANK)[2],
             recomputable=False,
         )
         for name, graph, stamp, phase, workspace, reads, writes in rows

@@ -29,7 +29,7 @@ TENSOR = re.compile(r"(\w+):\[([\d, -]*)\]")
 PIECE = 16 << 20
 """Bytes that are looked at a time."""
 
-Signature = tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]
+Signature = tuple[tuple[tuple[int, ...], ...], tuple[str, ...], int | None]
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,8 @@ def _pieces(path: Path) -> Iterator[list[str]]:
 def _signature(text: str) -> Signature:
     """Inputs, then outputs, as profiles have them; the line has outputs first."""
     outputs, arrow, inputs = text.strip().partition(" <- ")
-    tensors = TENSOR.findall(inputs) + TENSOR.findall(outputs) if arrow else []
+    went_in, came_out = (TENSOR.findall(side) if arrow else [] for side in (inputs, outputs))
+    tensors = went_in + came_out
     shapes = tuple(tuple(int(n) for n in re.findall(r"\d+", shape)) for _, shape in tensors)
-    return shapes, tuple(kind.removeprefix("kNumberType").lower() for kind, _ in tensors)
+    types = tuple(kind.removeprefix("kNumberType").lower() for kind, _ in tensors)
+    return shapes, types, len(went_in) if arrow else None

@@ -27,7 +27,7 @@ from profiler.read.timeline.launches import launch_times
 from profiler.read.timeline.lives import Lives, lives
 from profiler.read.timeline.passes import PEER, Passes, passes, unknown
 from profiler.read.timeline.scopes import scope_of
-from profiler.read.timeline.shapes import listed as shapes_and_types
+from profiler.read.timeline.shapes import signature
 from profiler.read.timeline.steps import Chosen, choose
 from profiler.read.timeline.storages import Storages, storages_of
 
@@ -129,6 +129,7 @@ def _of_one_time(events: Events, findings: Findings) -> Events:
 FAR_NS, LONG_NS = 86_400 * 10**9, 3600 * 10**9
 """A day and an hour."""
 
+SIDES = ("inputs", "input_types", "outputs", "output_types")
 _GIVEN = ("name", "stream", "start", "duration", "launched")
 
 
@@ -252,7 +253,7 @@ def _at_peak(blocks: pl.DataFrame, own: pl.DataFrame, found: Lives, touched: Acc
 def _operators(
     listed: list[Lane], chosen: Chosen, way: Passes, held: Storages, stage: int | None
 ) -> Iterator[Operator]:
-    rows = chosen.kernels.select("name", "type", "outputs", "output_types").iter_rows()  # in the order of the lanes
+    rows = chosen.kernels.select("name", "type", *SIDES).iter_rows()  # in the order of the lanes
     # From the step's begin: a double holds microseconds since 1970 to a quarter of one only.
     origin = chosen.step.start
     k = -1  # counts the compute kernels, as the storages do
@@ -266,8 +267,8 @@ def _operators(
                 recomputable=False,
             )
             continue
-        name, kind, *outputs = next(rows)
-        shapes, dtypes = shapes_and_types(*outputs)
+        name, kind, *sides = next(rows)
+        shapes, dtypes, inputs = signature(*sides)
         computes = lane.stream == COMPUTE
         k += computes
         yield Operator(
@@ -283,6 +284,7 @@ def _operators(
             writes=tuple(held.writes[k]) if computes else (),
             shapes=shapes,
             dtypes=dtypes,
+            inputs=inputs,
             # What it reads is inferred, so running it again is not known to be right.
             recomputable=False,
             micro_batch=way.micro_batch[lane.kernel],

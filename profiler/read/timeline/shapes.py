@@ -39,8 +39,27 @@ def tensors(shapes: str | None, types: str | None) -> tuple[Tensor, ...]:
     return tuple(found)
 
 
-def listed(shapes: str | None, types: str | None) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
-    """Shapes and types for an `Operator`: those of `tensors`, types in small letters without ``DT_``."""
+Side = tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]
+"""Shapes and types, in order."""
+
+NOT_SAID = "N/A"
+
+
+def signature(
+    inputs: str | None, input_types: str | None, outputs: str | None, output_types: str | None
+) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...], int | None]:
+    """For an `Operator`: shapes and types of the inputs, then of the outputs, and how many are inputs (None: neither
+    side is said). An optimizer that works in place is shown without outputs, and so it stays."""
+    if all(side in (None, "", NOT_SAID) for side in (input_types, output_types)):
+        return (), (), None
+    (shapes, types), (out_shapes, out_types) = listed(inputs, input_types), listed(outputs, output_types)
+    return shapes + out_shapes, types + out_types, len(shapes) if input_types not in (None, NOT_SAID) else None
+
+
+@lru_cache(maxsize=1 << 16)
+def listed(shapes: str | None, types: str | None) -> Side:
+    """Shapes and types of one side: those of `tensors` (scalars, and inputs left away, have none), types in small
+    letters without ``DT_``."""
     if not shapes or not types:
         return (), ()
     found = [

@@ -245,6 +245,7 @@ def _built(nodes: list[Node], storages: _Storages, findings: Findings) -> list[O
                 writes=in_order(writes),
                 shapes=node.shapes,
                 dtypes=node.dtypes,
+                inputs=node.shaped_inputs,
                 recomputable=node.kind == "compute" and not set(reads) & set(writes),
             )
         )

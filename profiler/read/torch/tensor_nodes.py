@@ -57,6 +57,7 @@ class Node:
     outputs: tuple[Tensor, ...]
     shapes: tuple[tuple[int, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
+    shaped_inputs: int | None = None
     is_operator: bool = True
     in_place: bool | None = None
     on_device: bool = False
@@ -93,7 +94,7 @@ def from_json(given: dict[str, Any]) -> Node | None:
         parent=_count(parent) or 0,
         inputs=tensors(inputs[0]),
         outputs=tensors(outputs[0]),
-        **_shapes(inputs[1], inputs[2]),
+        **_shapes(inputs, outputs),
         is_operator=operator,
         in_place="!" in schema if isinstance(schema, str) and schema else None,
         on_device=isinstance(category, str) and category not in ("", "cpu_op"),
@@ -183,15 +184,27 @@ def _side(given: dict[str, Any], side: str) -> tuple[object, object, object]:
     return nested, given.get(f"{side}_shapes"), given.get(f"{side}_types")
 
 
-def _shapes(shapes: object, types: object) -> dict[str, Any]:
+def _shapes(inputs: tuple[object, object, object], outputs: tuple[object, object, object]) -> dict[str, Any]:
+    """Shapes and types of the inputs, then of the outputs, as fields of a `Node`."""
+    went_in, came_out = _shaped(inputs), _shaped(outputs)
+    pairs = (went_in or []) + (came_out or [])
+    return {
+        "shapes": tuple(shape for shape, _ in pairs),
+        "dtypes": tuple(label(kind) for _, kind in pairs),
+        "shaped_inputs": None if went_in is None else len(went_in),
+    }
+
+
+def _shaped(side: tuple[object, object, object]) -> list[tuple[tuple[int, ...], str]] | None:
+    """None where the node does not say."""
+    _, shapes, types = side
     if not isinstance(shapes, list) or not isinstance(types, list):
-        return {}
-    pairs = [
+        return None
+    return [
         (shape_of(shape), kind[7:-1])
         for shape, kind in zip(shapes[:MAX_TENSORS], types, strict=False)
         if isinstance(kind, str) and kind.startswith("Tensor(") and kind.endswith(")")
     ]
-    return {"shapes": tuple(shape for shape, _ in pairs), "dtypes": tuple(label(kind) for _, kind in pairs)}
 
 
 def _count(value: object) -> int | None:

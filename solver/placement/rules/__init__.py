@@ -11,7 +11,9 @@ from solver.placement.rules import elementwise, experts, models, products, shape
 from solver.placement.rules.registry import RULES, blank
 from solver.placement.signature import Signature
 
-__all__ = ["RULES", "elementwise", "experts", "models", "products", "shapes", "signature"]
+PRODUCTS = ("MatMul", "BatchMatMul", "Dense", "MatMulExt", "BatchMatMulExt", "Einsum", "GroupedMatMul")
+
+__all__ = ["PRODUCTS", "RULES", "elementwise", "experts", "models", "products", "shapes", "signature"]
 
 
 def signature(graph: Graph, operator: Operator) -> Signature:
