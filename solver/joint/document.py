@@ -10,11 +10,13 @@ from hyperopt.plan import Bound, Budget, Plan, Predicted, check_stages
 from hyperopt.profile import Profile
 from solver.joint.pipeline import StageRun
 from solver.joint.solve import Placement, Tried
+from solver.placement.export import plan_sharding
 from solver.stages.report import plan_stages
 
 
 def plan_of(placement: Placement, profile: Profile, budget: Budget) -> Plan:
-    """The plan: `stages` with a residency for each, `sharding` where the sharding solver made it.
+    """The plan: `stages` with a residency for each, `sharding` where the sharding solver made it: its mesh is the first
+    stage's, and the devices of each other stage stand in the same order.
 
     `profile`: what was asked with, one micro-batch of the short model. A stage's residency is for the step that
     `Placement.run` has of it (`stage_steps` in the provenance names its digest); the figures are of the slowest step
@@ -36,7 +38,7 @@ def plan_of(placement: Placement, profile: Profile, budget: Budget) -> Plan:
         profile_digest=profile.digest,
         budget=budget,
         stages=stages,
-        sharding=None if candidate.sharding is None else candidate.sharding.document(),
+        sharding=None if candidate.sharding is None else plan_sharding(candidate.sharding),
         predicted=Predicted(
             step_us=run.step_ns / 1000,
             peak_bytes=max(one.timeline.peak_bytes for one in run.stages),
