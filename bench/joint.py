@@ -78,7 +78,7 @@ def timed_by_rates(graph: Graph) -> Graph:
     return replace(graph, operators=tuple(replace(o, duration_us=None) for o in graph.operators))
 
 
-def enumerated(graph: Graph, stages: Sequence[int], seconds: float) -> Iterator[Candidate]:
+def enumerated(whole: Profile, graph: Graph, stages: Sequence[int], seconds: float) -> Iterator[Candidate]:
     """(dp, tp, pp, ep) as it is written by hand."""
     for count in stages:
         devices = DEVICES // count
@@ -100,7 +100,7 @@ def enumerated(graph: Graph, stages: Sequence[int], seconds: float) -> Iterator[
                         profile = found.per_device_profile(device())
                         yield Candidate(
                             name=name,
-                            sample=cut(profile, LAYERS),
+                            sample=cut(profile, LAYERS, whole),
                             stages=count,
                             devices=devices,
                             micro_batches=MICRO_BATCHES,
@@ -153,24 +153,25 @@ def main() -> None:
     parser.add_argument("--hbm", type=int, nargs="*", default=[64, 48, 40], help="GiB of a device")
     parser.add_argument("--stages", type=int, nargs="*", default=[4, 8, 16])
     asked = parser.parse_args()
-    graph = timed_by_rates(graph_of(sample(), SEQUENCES))
+    whole = sample()
+    graph = timed_by_rates(graph_of(whole, SEQUENCES))
     began = time.monotonic()
-    rivals = list(enumerated(graph, asked.stages, asked.sharding_seconds))
+    rivals = list(enumerated(whole, graph, asked.stages, asked.sharding_seconds))
     print(f"{len(rivals)} enumerated, {time.monotonic() - began:.0f} s; load {os.getloadavg()[0]:.1f}", flush=True)
     began = time.monotonic()
     seconds = 5 * len(asked.stages) * asked.sharding_seconds
-    ours = candidates(graph, MESH, LAYERS, MICRO_BATCHES, device(), asked.stages, seconds)
+    ours = candidates(whole, graph, MESH, LAYERS, MICRO_BATCHES, device(), asked.stages, seconds)
     print(f"{len(ours)} by the sharding solver, {time.monotonic() - began:.0f} s", flush=True)
     for one in ours:
         print("   ", one.name)
     rows: dict[str, Any] = {}
     for hbm in asked.hbm:
-        whole = Budget(hbm_bytes=hbm * GIB)
-        kept = msgspec.structs.replace(whole, tiers={"host": 0})
+        budget = Budget(hbm_bytes=hbm * GIB)
+        kept = msgspec.structs.replace(budget, tiers={"host": 0})
         rows[str(hbm)] = {
             "enumerated, nothing moves": attempt(rivals, kept, asked.seconds),
             "ours, nothing moves": attempt(ours, kept, asked.seconds),
-            "ours": attempt([*ours, *rivals], whole, asked.seconds),
+            "ours": attempt([*ours, *rivals], budget, asked.seconds),
         }
         for name, row in rows[str(hbm)].items():
             step = "none fits" if row["step_ms"] is None else f"{row['step_ms']:.0f} ms, {row['candidate']}"

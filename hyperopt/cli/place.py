@@ -74,7 +74,7 @@ def place(
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(profile, tier_bytes))
     device = msgspec.structs.replace(profile.device, hbm_bytes=hbm_bytes)
     try:
-        ways = candidates(graph, told, counts, micro_batches, device, tried, SHARDING_SHARE * time_limit, seed)
+        ways = candidates(profile, graph, told, counts, micro_batches, device, tried, SHARDING_SHARE * time_limit, seed)
         found = solve(ways, budget, (1 - SHARDING_SHARE) * time_limit, seed)
     except NoPlanError as none:
         if as_json:

@@ -19,7 +19,7 @@ import msgspec
 
 from hyperopt.graph import Graph
 from hyperopt.mesh import Mesh
-from hyperopt.profile import Device
+from hyperopt.profile import Device, Profile
 from solver.joint.pipeline import Candidate
 from solver.joint.sample import cut
 from solver.joint.stage import Exchange
@@ -32,6 +32,7 @@ MOST_AXES = 3
 
 
 def candidates(
+    profile: Profile,
     graph: Graph,
     mesh: Mesh,
     counts: Sequence[tuple[str, int]],
@@ -43,9 +44,9 @@ def candidates(
 ) -> list[Candidate]:
     """For each of `stages` (divisors of the mesh's devices) its shardings, the fastest first.
 
-    `graph`: one micro-batch of a short model on one device (`solver.joint.sample`); `counts`: the model's layers;
-    `device`: budgets and links of one device. `time_limit_s` is for all of them. Raises `ValueError` where the devices
-    cannot be divided so.
+    `profile`, `graph`: one micro-batch of a short model on one device (`solver.joint.sample`); `counts`: the model's
+    layers; `device`: budgets and links of one device. `time_limit_s` is for all of them. Raises `ValueError` where the
+    devices cannot be divided so.
     """
     deadline = time.monotonic() + time_limit_s
     made: list[Candidate] = []
@@ -62,7 +63,7 @@ def candidates(
             made.append(
                 Candidate(
                     name=f"{count} x {'x'.join(map(str, part.shape))}, {sharding.peak_bytes >> 20} MiB a sample",
-                    sample=cut(sample, counts),
+                    sample=cut(sample, counts, profile),
                     stages=count,
                     devices=part.devices,
                     micro_batches=micro_batches,

@@ -44,6 +44,8 @@ def plan_of(placement: Placement, profile: Profile, budget: Budget) -> Plan:
             peak_bytes=max(one.timeline.peak_bytes for one in run.stages),
             stall_us=sum(one.timeline.stall_us for one in run.stages),
             tier_peak_bytes=tiers,
+            baseline_step_us=run.free_ns / 1000,
+            baseline_peak_bytes=max(one.unplanned_peak_bytes for one in run.stages),
         ),
         bound=Bound(
             step_us=placement.bound_ns / 1000,
@@ -74,7 +76,7 @@ def _figures(one: StageRun) -> dict[str, Any]:
     return {
         "layers": {name: one.types.count(name) for name in dict.fromkeys(one.types)},
         "peak_bytes": one.timeline.peak_bytes,
-        "unplanned_peak_bytes": one.unlimited_peak_bytes,
+        "unplanned_peak_bytes": one.unplanned_peak_bytes,
         "copied_out_bytes": moved[True],
         "copied_in_bytes": moved[False],
         "recompute_us": one.timeline.recompute_ns / 1000,

@@ -149,23 +149,33 @@ def _at(stages: int, cost: LayerCost, whole: bool) -> tuple[I64, I64]:
 
 
 @dataclass(frozen=True)
+class Took:
+    """Nanoseconds of each of a stage's tasks, in order, and of its optimizer."""
+
+    tasks: tuple[int, ...]
+    optimizer: int
+
+
+@dataclass(frozen=True)
 class StageRun:
-    """A stage's step with its plan, replayed: nanoseconds of each of its tasks in order, and of the optimizer."""
+    """A stage's step with its plan, replayed, and what it would take with all memory in the world (`free`)."""
 
     types: tuple[str, ...]
     step: StageStep
     plan: Plan
     timeline: Timeline
-    tasks_ns: tuple[int, ...]
-    optimizer_ns: int
-    unlimited_peak_bytes: int
+    took: Took
+    free: Took
+    unplanned_peak_bytes: int
 
 
 @dataclass(frozen=True)
 class Run:
-    """All stages of a split: the step in nanoseconds, by replay of each stage and simulation of the schedule."""
+    """All stages of a split: the step in nanoseconds, by replay of each stage and simulation of the schedule;
+    `free_ns`: the same split with all memory in the world."""
 
     step_ns: int
+    free_ns: int
     stages: tuple[StageRun, ...]
 
 
@@ -206,8 +216,15 @@ def run(
             least = answer.lower_bound_bytes if answer.proven else answer.reachable_bytes
             told = f"stage {s} needs {least} bytes of HBM" if least else f"stage {s}: no plan within the budget"
             return Refused(s, answer, told)
-        runs.append(_timed(held[s], step, answer))
-    return Run(_makespan(candidate, problem, runs, short), tuple(runs))
+        planned, free = replay(step.profile, answer), replay(step.profile, hbm_bytes=2**62)
+        took = _took(step, planned), _took(step, free)
+        runs.append(StageRun(held[s], step, answer, planned, *took, free.peak_bytes))
+    tasks = [one.step.tasks for one in runs]
+    step_ns, free_ns = (
+        _makespan(candidate, problem, tasks, took, short)
+        for took in ([one.took for one in runs], [one.free for one in runs])
+    )
+    return Run(step_ns, free_ns, tuple(runs))
 
 
 def _types(problem: Problem, split: I64) -> list[tuple[str, ...]]:
@@ -247,9 +264,8 @@ def _ends(index: I64, before: I64, needs: I64, link: I64, lengths: I64, transfer
     return ends
 
 
-def _timed(types: tuple[str, ...], step: StageStep, plan: Plan) -> StageRun:
+def _took(step: StageStep, timeline: Timeline) -> Took:
     """A task takes from the end of the one before it to its own, without the waiting for other stages in between."""
-    timeline = replay(step.profile, plan)
     ends = [0] * len(step.tasks)
     idle = [0] * len(step.tasks)
     for i, (task, o) in enumerate(zip(step.task, step.profile.operators, strict=True)):
@@ -259,22 +275,24 @@ def _timed(types: tuple[str, ...], step: StageStep, plan: Plan) -> StageRun:
             idle[task] += timeline.end[i] - timeline.start[i]
         else:
             ends[task] = max(ends[task], timeline.end[i])
-    tasks, before = [], 0
+    tasks: list[int] = []
+    before = 0
     for end, waited in zip(ends, idle, strict=True):
         tasks.append(max(0, end - before - waited))
         before = max(before, end)
-    unlimited = replay(step.profile, hbm_bytes=2**62)
-    return StageRun(types, step, plan, timeline, tuple(tasks), timeline.step_ns - before, unlimited.peak_bytes)
+    return Took(tuple(tasks), timeline.step_ns - before)
 
 
-def _makespan(candidate: Candidate, problem: Problem, runs: Sequence[StageRun], short: int) -> int:
+def _makespan(
+    candidate: Candidate, problem: Problem, tasks: Sequence[Sequence[Task]], runs: Sequence[Took], short: int
+) -> int:
     """Nanoseconds of the whole step: tasks take what they took in replay; micro-batches beyond those replayed what
     the steady ones did. The step ends with the last stage's optimizer."""
     count = candidate.micro_batches
     made = graph("1f1b", problem.stages, 1, count)
     lengths = np.zeros(len(made.duration), np.int64)
     for s, one in enumerate(runs):
-        took = dict(zip(one.step.tasks, one.tasks_ns, strict=True))
+        took = dict(zip(tasks[s], one.tasks, strict=True))
         steady = {
             d: round(median(took[Task(d, 0, m)] for m in range(short // 2, short // 2 + STEADY) if m < short))
             for d in (FORWARD, BACKWARD)
@@ -289,4 +307,4 @@ def _makespan(candidate: Candidate, problem: Problem, runs: Sequence[StageRun], 
     last = [0] * problem.stages
     for (s, _), i in made.position.items():
         last[s] = max(last[s], int(ends[i]))
-    return max(end + one.optimizer_ns for end, one in zip(last, runs, strict=True))
+    return max(end + one.optimizer for end, one in zip(last, runs, strict=True))

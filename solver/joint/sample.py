@@ -81,11 +81,12 @@ class Sample:
         return owner
 
 
-def cut(profile: Profile, counts: Sequence[tuple[str, int]]) -> Sample:
+def cut(profile: Profile, counts: Sequence[tuple[str, int]], whole: Profile | None = None) -> Sample:
     """The sample's parts. `counts`: for each type of layer, in the model's order, the label of one of its layers in
     the profile, and how many the model has.
 
-    Layers of the sample that are made like a named one are taken for copies of it. Raises `DocumentError` where a
+    Layers of the sample that are made like a named one are taken for copies of it; `whole`: the program before it was
+    sharded, which then says so, since shards need not be brought to all copies alike. Raises `DocumentError` where a
     label is unknown or has no forward pass, or the named layers do not stand in the profile's order.
     """
     labels = _labelled(profile)
@@ -99,7 +100,7 @@ def cut(profile: Profile, counts: Sequence[tuple[str, int]]) -> Sample:
             )
     if sorted(named, key=order.index) != named:
         raise DocumentError("$.operators[*].layer", f"{', '.join(named)} run in another order", "name them in order")
-    makes = {name: _make(profile, labels, name) for name in order}
+    makes = _makes(profile if whole is None else whole)
     kinds = {makes[name] for name in named}
     body = [name for name in order if makes[name] in kinds]
     first, last = order.index(body[0]), order.index(body[-1])
@@ -109,9 +110,11 @@ def cut(profile: Profile, counts: Sequence[tuple[str, int]]) -> Sample:
         raise DocumentError("$.operators[*].layer", problem, "name it as a type of layer too")
     part_of = dict.fromkeys(order[:first], HEAD) | dict.fromkeys(order[last + 1 :], TAIL)
     part_of |= {name: name for name in inside}
-    # The last layer's gradients come from the tail, which makes it unlike the others: rather one with layers behind it.
+    # Beside head or tail a layer may be unlike its copies (the last one's gradients have one source): rather another.
     likes = {name: [like for like in inside if makes[like] == makes[name]] for name in named}
-    models = {name: next((like for like in likes[name] if like != inside[-1]), name) for name in named}
+    models = {
+        name: min(alike, key=lambda like: (like == inside[-1], like == inside[0])) for name, alike in likes.items()
+    }
     return _Cut(profile, [part_of.get(label, "") for label in labels], inside).sample(models, counts)
 
 
@@ -127,14 +130,14 @@ def _labelled(profile: Profile) -> list[str]:
     return labels
 
 
-def _make(profile: Profile, labels: Sequence[str], name: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """What a layer's forward pass is made of: types, and bytes written."""
+def _makes(profile: Profile) -> dict[str, tuple[tuple[str, tuple[int, ...]], ...]]:
+    """What each layer's forward pass is made of: types, and bytes written."""
     by_id = profile.by_id
-    return tuple(
-        (o.type, tuple(by_id[s].bytes for s in o.writes))
-        for o, label in zip(profile.operators, labels, strict=True)
-        if label == name and o.phase == FORWARD
-    )
+    made: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {}
+    for o, label in zip(profile.operators, _labelled(profile), strict=True):
+        if o.phase == FORWARD:
+            made[label] = (*made.get(label, ()), (o.type, tuple(by_id[s].bytes for s in o.writes)))
+    return made
 
 
 class _Cut:

@@ -265,7 +265,7 @@ def _repriced(proposal: _Proposal, ran: Run) -> Terms:
     price = list(proposal.terms.price or [1.0] * problem.stages)
     for s, one in enumerate(ran.stages):
         expected = sum(int(thought[s, task.direction]) for task in one.step.tasks)
-        price[s] *= sum(one.tasks_ns) / expected if expected else 1.0
+        price[s] *= sum(one.took.tasks) / expected if expected else 1.0
     return replace(proposal.terms, price=tuple(price))
 
 

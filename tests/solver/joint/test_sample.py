@@ -28,7 +28,8 @@ def test_a_hidden_state_passes_forward_and_its_gradient_back() -> None:
     made = cut(profile, [("layer0", 3), ("layer2", 58)])
     names = {s.id: s.name for s in profile.storages}
     dense, moe = made.layers["layer0"], made.layers["layer2"]
-    assert [names[s] for s in made.head.leaves] == [names[s] for s in dense.enters]
+    assert [names[s] for s in made.head.leaves] == ["embedding.scattered@0"]
+    assert [names[s] for s in dense.enters] == ["layer0.residual@0"]  # layer 1 stands for it: layers on both sides
     assert [names[s] for s in moe.enters] == ["layer1.residual@0"]
     assert [names[s] for s in moe.leaves] == ["layer2.residual@0"]
     assert len(moe.back_enters) == len(moe.back_leaves) == 1
