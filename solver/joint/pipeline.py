@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from hyperopt.plan import HOST, Budget, Plan
 from hyperopt.profile import IDLE
 from hyperopt.replay import Timeline, replay
+from solver.joint.draft import drafted
 from solver.joint.levels import LayerCost, Level
-from solver.joint.sample import HEAD, TAIL, Sample
+from solver.joint.sample import HEAD, TAIL, Part, Sample
 from solver.joint.stage import Exchange, StageStep, stage_step
 from solver.placement import Sharding
 from solver.request import Infeasible, Request
@@ -190,6 +191,8 @@ class Refused:
 
 def run(
     candidate: Candidate,
+    costs: Mapping[str, LayerCost],
+    terms: Terms,
     problem: Problem,
     split: I64,
     budget: Budget,
@@ -200,6 +203,7 @@ def run(
     """The split with every stage planned within `budget`; each has its share of the time until `deadline`."""
     stages = candidate.stages
     held = _types(problem, split)
+    chosen = _levels(problem, split, costs)
     short = min(candidate.micro_batches, stages + STEADY)
     order = orders("1f1b", stages, 1, short)
     waits = _waits(problem, split, short)
@@ -209,8 +213,11 @@ def run(
             candidate.sample, held[s], order[s], candidate.exchange, first=s == 0, last=s == stages - 1,
             waits_us=waits[s],
         )  # fmt: skip
+        parts, levels = _parts(candidate.sample, held[s], s == 0, s == stages - 1), chosen[s]
+        start = drafted(step, parts, [*([None] if s == 0 else []), *levels, *([None] if s == stages - 1 else [])],
+                        terms.states_out)  # fmt: skip
         left = max(0.5, (deadline - time.monotonic()) / (stages - s))
-        request = Request(budget, time_limit_s=left, seed=seed)
+        request = Request(budget, time_limit_s=left, seed=seed, starts=(start,))
         answer = solve_residency(step.profile, request, cancelled, lambda _: None)
         if isinstance(answer, Infeasible):
             least = answer.lower_bound_bytes if answer.proven else answer.reachable_bytes
@@ -234,6 +241,29 @@ def _types(problem: Problem, split: I64) -> list[tuple[str, ...]]:
         made.append(tuple(problem.types[t] for t in problem.layer_types[start : start + int(count)]))
         start += int(count)
     return made
+
+
+def _levels(problem: Problem, split: I64, costs: Mapping[str, LayerCost]) -> list[list[Level]]:
+    """The level of each layer of each stage: of a type the first layers have the costliest, theirs is the longest
+    wait."""
+    made: list[list[Level]] = []
+    start = 0
+    for g in range(problem.groups):
+        count = int(split[g].sum())
+        levels: list[Level] = []
+        for t in dict.fromkeys(int(t) for t in problem.layer_types[start : start + count]):
+            named = {level.name: level for level in costs[problem.types[t]].levels}
+            for k in reversed(np.flatnonzero(problem.type_of == t)):
+                levels += [named[problem.columns[k].level]] * int(split[g, k])
+        made.append(levels)
+        start += count
+    return made
+
+
+def _parts(sample: Sample, types: Sequence[str], first: bool, last: bool) -> list[Part]:
+    parts = [sample.head] if first else []
+    parts += [sample.layers[name] for name in types]
+    return [*parts, sample.tail] if last else parts
 
 
 def _waits(problem: Problem, split: I64, micro_batches: int) -> list[dict[int, float]]:

@@ -226,7 +226,8 @@ class _Place:
         left = max(1.0, self.seconds - (time.monotonic() - self.began))
         until = time.monotonic() + min(left, RUN_SHARE * self.seconds)
         ran = run(
-            proposal.candidate, proposal.problem, proposal.split, allowed, until, self.seed, self.cancelled
+            proposal.candidate, proposal.costs, terms, proposal.problem, proposal.split, allowed, until, self.seed,
+            self.cancelled,
         )  # fmt: skip
         if isinstance(ran, Refused):
             self.tried.append(_told(proposal, None, ran.why))

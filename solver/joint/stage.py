@@ -21,7 +21,7 @@ import msgspec
 
 from hyperopt.profile import COMPUTE, IDLE, Operator, Profile, Storage, ns
 from solver.joint.sample import HEAD, TAIL, Part, Sample
-from solver.stages.schedule import FORWARD, Task
+from solver.stages.schedule import BACKWARD, FORWARD, Task
 
 EXCHANGE = "pipeline"
 """The stream of receives and sends between stages."""
@@ -29,13 +29,22 @@ EXCHANGE = "pipeline"
 RECEIVE, SEND = "Receive", "Send"
 
 
+Place = tuple[int, int, int]
+"""An operator or storage of the sample, as it stands in a stage: (its index or id there, layer of the stage from 0 with
+head and tail counted, micro-batch); layer or micro-batch is -1 where it belongs to none."""
+
+
 @dataclass(frozen=True)
 class StageStep:
-    """`task[i]`: which of the tasks operator i belongs to, in their order; -1 for the optimizer."""
+    """`task[i]`: which of the tasks operator i belongs to, in their order; -1 for the optimizer. `operators`,
+    `storages`: where those of the sample are found; storages as each layer knows them, so that one that passes from
+    layer to layer has two names."""
 
     profile: Profile
     tasks: tuple[Task, ...]
     task: tuple[int, ...]
+    operators: dict[Place, int]
+    storages: dict[Place, int]
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,9 @@ def stage_step(
     return _Unrolled(sample, parts, exchange, first, last).step(tasks, waits_us or {})
 
 
-def layer_step(sample: Sample, part: Part, gap: Operator | None) -> Profile:
+def layer_step(sample: Sample, part: Part, gap: Operator | None) -> StageStep:
     """Forward and backward of one part for one micro-batch, with `gap` between them; nothing is exchanged, no gradient
-    reduced and nothing optimised. Without backward operators (or forward) it has just the other."""
+    reduced and nothing optimised."""
     made = _Unrolled(sample, [part], Exchange(1e18, 0.0), first=part.name == HEAD, last=part.name == TAIL)
     return made.layer(gap)
 
@@ -86,6 +95,8 @@ class _Unrolled:
         self.storages: list[Storage] = []
         self.operators: list[Operator] = []
         self.task: list[int] = []
+        self.places: dict[Place, int] = {}
+        self.seen: dict[Place, int] = {}
         self.resident = {s.id for s in sample.profile.storages if s.resident_at_start}
         optimizer = {s for i in self._optimizer_indices() for s in sample.profile.operators[i].accesses}
         self.steady = self.resident | sample.gradients | optimizer
@@ -146,9 +157,16 @@ class _Unrolled:
                 self._backward(i, task.micro_batch, adds=i != backward[0], closes=i == backward[-1])
         self._optimizer()
         order = _by_start(self.operators)
-        return StageStep(self._profile(order), tuple(tasks), tuple(self.task[i] for i in order))
+        listed = {i: k for k, i in enumerate(order)}
+        return StageStep(
+            profile=self._profile(order),
+            tasks=tuple(tasks),
+            task=tuple(self.task[i] for i in order),
+            operators={place: listed[i] for place, i in self.places.items()},
+            storages=self.seen,
+        )
 
-    def layer(self, gap: Operator | None) -> Profile:
+    def layer(self, gap: Operator | None) -> StageStep:
         self._forward(0, 0)
         if gap is not None:  # it begins when the forward pass is done, communication too
             done = tuple(self._id(s, 0, 0) for s in self.parts[0].leaves)
@@ -156,7 +174,9 @@ class _Unrolled:
             self._put(gap, 0)
             self._put(msgspec.structs.replace(gap, name="held", stream=EXCHANGE), 0)  # no gradient comes before its end
         self._backward(1, 0, adds=False, closes=False)
-        return self._profile(range(len(self.operators)))
+        tasks = (Task(FORWARD, 0, 0), Task(BACKWARD, 0, 0))
+        order = range(len(self.operators))
+        return StageStep(self._profile(order), tasks, tuple(self.task), self.places, self.seen)
 
     def _profile(self, order: Sequence[int]) -> Profile:
         old = self.sample.profile
@@ -179,6 +199,10 @@ class _Unrolled:
         o = self.sample.profile.operators[i]
         writes = [self._id(s, layer, micro_batch) for s in o.writes]
         reads = [self._id(s, layer, micro_batch) for s in o.reads]
+        self.places[i, layer, micro_batch] = len(self.operators)
+        self.seen |= {
+            (s, layer, micro_batch): made for s, made in zip((*o.writes, *o.reads), (*writes, *reads), strict=True)
+        }
         if adds:
             reads += [w for s, w in zip(o.writes, writes, strict=True) if s in self.sample.gradients and w not in reads]
         self._put(

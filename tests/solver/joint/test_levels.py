@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from hyperopt.plan import Plan
+from hyperopt.replay import replay
 from hyperopt.testing.blocks import Parallel
+from hyperopt.validate import validate
+from solver.joint.draft import drafted
 from solver.joint.levels import layer_cost
 from solver.joint.sample import cut
+from solver.joint.stage import Exchange, stage_step
+from solver.stages.schedule import orders
 from tests.solver.joint.samples import mixed, sample
 
 
@@ -41,3 +47,21 @@ def test_times_are_those_of_the_sample() -> None:
     assert cost.states == 6 * sum(  # master copy and two moments in fp32, of bfloat16 weights
         s.bytes for s in profile.storages if s.kind == "parameter" and made.owner.get(s.id) == part.name
     )
+
+
+def test_a_stage_with_every_layer_at_one_level_holds_what_the_level_says() -> None:
+    """The level's plan, drafted for all layers and micro-batches, is legal and saves what it is said to save."""
+    made = cut(sample(layers=2, parallel=Parallel(data=8)), [("layer0", 4)])
+    part = made.layers["layer0"]
+    order = orders("1f1b", 4, 1, 6)[0]  # four micro-batches in flight
+    step = stage_step(made, ["layer0"] * 2, order, Exchange(50e9, 10.0), first=True, last=False)
+    unplanned = replay(step.profile)
+    for level in layer_cost(made, part, 5.0, 0).levels[1:]:
+        plan = Plan(residency=drafted(step, [made.head, part, part], [None, level, level], states_out=False))
+        assert not validate(step.profile, plan)
+        timeline = replay(step.profile, plan)
+        whole = layer_cost(made, part, None, 0).levels[0].kept
+        saved = 4 * 2 * (whole - level.kept + level.moved)
+        assert unplanned.peak_bytes - timeline.peak_bytes >= 0.5 * saved
+        if not level.moved:
+            assert timeline.recompute_ns <= 6 * 2 * level.extra_ns * 1.01 + 1000
