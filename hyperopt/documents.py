@@ -154,7 +154,8 @@ def _check_format(plain: bytes, family: str, major: int) -> None:
 
 
 def _unknown(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
-    """Paths of the fields in a valid `text` that `kind` does not define, list positions folded into ``[]``.
+    """Paths of the fields in a valid `text` that `kind` does not define, list positions folded into ``[]`` and keys
+    that are names into ``{}``.
 
     Objects are looked into one by one, as slices of the text that is there anyway.
     """
@@ -170,6 +171,9 @@ def _unknown(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
         return names
     if get_origin(kind) in (list, tuple):
         return _unknown_in_list(text, get_args(kind)[0], path + "[]")
+    if get_origin(kind) is dict:
+        values = msgspec.json.decode(text, type=dict[str, msgspec.Raw] | None) or {}
+        return {name for item in values.values() for name in _unknown(item, get_args(kind)[1], path + "{}")}
     for option in get_args(kind):  # unions such as `Struct | None`
         if _holds_struct(option):
             return _unknown(text, option, path)

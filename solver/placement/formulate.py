@@ -10,8 +10,11 @@ look the same are one class, with one node; so are their tensors. A class pays f
 other times than the first are nodes of their own without cost, tied to it by an edge that allows equal strategies only:
 the solver's presolve melts them into one node whose usage is a step function of time.
 
-Temporaries of a redistribution are not in the usage, so that the problem's memory is a lower bound: `shard` looks at
-the program that comes out and tightens the limit where it has to.
+Every operator has three moments: inputs are brought, it runs, outputs are stored. What surely lies there at each is in
+the usage: kept tensors from the store of the first writer to the last reader's bringing, and, while an operator runs,
+what it makes and what ends with it, in its own layouts. Other temporaries of a redistribution depend on two choices at
+once and are left out (`temporaries` has them, for prices), so that the problem's memory is a lower bound; `shard` looks
+at the program that comes out.
 """
 
 from __future__ import annotations
@@ -19,16 +22,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperopt.graph import Graph, Tensor
+from hyperopt.graph import VIEWS, Graph, Tensor
 from hyperopt.mesh import Mesh
 from solver.placement.choice import Choice, Frame, Keep
 from solver.placement.layout import Layout, Ways, local_shape, ways
-from solver.placement.price import Kernels, closed_cost, operator_ns
+from solver.placement.price import Kernels, closed_cost, operator_ns, workspace_bytes
 from solver.placement.signature import Strategy
 from solver.sharding import Problem
 
@@ -158,18 +162,15 @@ class Formulation:
         intervals = [(0, 0)] * len(costs)
         pairs = [(a, len(self.operators) + b) for a, b in self.edges]
         matrices = list(self.edges.values())
-        if memory_bytes is not None:
-            for b, tensors in enumerate(self.tensors):
-                node = len(self.operators) + b
-                for usage, interval, first in self.usage(tensors):
-                    if first:
-                        usages[node], intervals[node] = usage, interval
-                        continue
-                    pairs.append((node, len(costs)))
-                    matrices.append(np.where(np.eye(len(usage), dtype=bool), 0, NEVER))
-                    costs.append(np.zeros(len(usage), np.int64))
-                    usages.append(usage)
-                    intervals.append(interval)
+        for node, usage, interval in self.usages() if memory_bytes is not None else ():
+            if intervals[node] == (0, 0):
+                usages[node], intervals[node] = usage, interval
+                continue
+            pairs.append((node, len(costs)))
+            matrices.append(np.where(np.eye(len(usage), dtype=bool), 0, NEVER))
+            costs.append(np.zeros(len(usage), np.int64))
+            usages.append(usage)
+            intervals.append(interval)
         starts = np.zeros(len(costs) + 1, np.int64)
         np.cumsum([len(c) for c in costs], out=starts[1:])
         edge_first = np.zeros(len(pairs) + 1, np.int64)
@@ -188,12 +189,34 @@ class Formulation:
             usage_limit=limit,
         )
 
-    def usage(self, c: _Tensors) -> list[tuple[Int64s, tuple[int, int], bool]]:
-        """(bytes by strategy, interval, whether of the class's own node): members that live together are added up."""
+    def usages(self) -> list[tuple[int, Int64s, tuple[int, int]]]:
+        """(node, bytes by its strategies, moments) of all that surely lies in memory; of operators, those that are the
+        first or the last of their class."""
+        found: list[tuple[int, Int64s, tuple[int, int]]] = []
+        for a, operators in enumerate(self.operators):
+            ends = dict.fromkeys((operators.members[0], operators.members[-1]))
+            found.extend((a, self.running(i), (3 * i + 1, 3 * i + 2)) for i in ends)
+        return [entry for entry in (*found, *self.tensor_usages()) if entry[1].any()]
+
+    def tensor_usages(self) -> list[tuple[int, Int64s, tuple[int, int]]]:
+        """Of tensors alone."""
+        shift = len(self.operators)
+        return [(shift + b, u, life) for b, tensors in enumerate(self.tensors) for u, life in self.usage(tensors)]
+
+    @cached_property
+    def ties(self) -> int:
+        """Entries of the matrices that tie members to their class."""
+        seen: Counter[int] = Counter()
+        for node, usage, _ in self.usages():
+            seen[node] += 1 if node not in seen else len(usage) ** 2
+        return sum(seen.values())
+
+    def usage(self, c: _Tensors) -> list[tuple[Int64s, tuple[int, int]]]:
+        """(bytes by strategy, moments) of what is kept, and of copies: members that live together are added up."""
         tensor = self.graph.tensors[c.members[0]]
         stored = np.array([_held(tensor, keep.stored, self.mesh) for keep in c.keeps], np.int64)
-        lives = Counter(self.graph.lives[t] for t in c.members)
-        found = [(stored * n, life, i == 0) for i, (life, n) in enumerate(lives.items())]
+        lives = Counter(life for t in c.members if (life := self._life(t)) is not None)
+        found = [(stored * n, life) for life, n in lives.items()]
         for phase, copy in c.copies.items():
             size = np.array(
                 [
@@ -202,21 +225,95 @@ class Formulation:
                 ],
                 np.int64,
             )
-            if not size.any():
-                continue
             spans = Counter(
-                (g.readers[0], g.readers[-1] + 1)
+                (3 * g.readers[0] + 1, 3 * g.readers[-1] + 1)
                 for t in c.members
                 for g in self.frame.groups[t]
                 if g.phase == phase and len(g.readers) > 1
             )
-            found.extend((size * n, span, False) for span, n in spans.items())
+            found.extend((size * n, span) for span, n in spans.items())
         return found
+
+    def _life(self, t: int) -> tuple[int, int] | None:
+        """Moments at which a tensor surely lies where it is kept; None: never, or it is a view."""
+        first, end = self.graph.lives[t]
+        if self.graph.tensors[t].resident:
+            return (0, 3 * len(self.graph.operators)) if self.graph.bases[t] == t else None
+        if first == end:
+            return None
+        last = end - 1
+        return 3 * first + 2, 3 * last + (3 if last in self.graph.writers[t] or last == first else 1)
+
+    def running(self, i: int) -> Int64s:
+        """Bytes by strategy of what operator i makes, of what ends with it, and of its workspace, while it runs."""
+        operator, found = self.graph.operators[i], self.operators[self.operator_class[i]].strategies
+        total = np.array([workspace_bytes(self.graph, i, s) for s in found], np.int64)
+        if operator.type in VIEWS:
+            return total
+        for slot, t in enumerate(operator.inputs):
+            if t not in operator.inputs[:slot] and t not in operator.outputs and self._ends(t, i):
+                total += np.array([_held(self.graph.tensors[t], s.inputs[slot], self.mesh) for s in found], np.int64)
+        for slot, t in enumerate(operator.outputs):
+            if self._begins(t, i):
+                total += np.array([_held(self.graph.tensors[t], s.outputs[slot], self.mesh) for s in found], np.int64)
+        return total
+
+    def _ends(self, t: int, i: int) -> bool:
+        base = self.graph.bases[t]
+        return not self.graph.tensors[base].resident and self.graph.lives[base][1] == i + 1
+
+    def _begins(self, t: int, i: int) -> bool:
+        return self.graph.bases[t] == t and not self.graph.tensors[t].resident and self.graph.lives[t][0] == i
+
+    def temporaries(self, i: int, stores: bool) -> dict[tuple[int, int], Int64s]:
+        """Edge -> bytes by both strategies of what lies beside what is kept, while operator i runs or (`stores`) while
+        its outputs are stored."""
+        operator, a = self.graph.operators[i], self.operator_class[i]
+        found: dict[tuple[int, int], Int64s] = {}
+        choices = self.operators[a].strategies
+        if operator.type in VIEWS:
+            return found
+        for slot, t in enumerate(() if stores else operator.inputs):
+            if t in operator.inputs[:slot] or (self._ends(t, i) and t not in operator.outputs):
+                continue
+            c = self.tensors[self.tensor_class[t]]
+            need = c.ways.indices(s.inputs[slot] for s in choices)
+            beside = need[:, None] != c.stored[None, :]
+            if any(len(g.readers) > 1 for g in self.frame.groups[t] if i in g.readers):
+                beside &= need[:, None] != c.copies[operator.phase][None, :]
+            size = np.array([_held(self.graph.tensors[t], s.inputs[slot], self.mesh) for s in choices], np.int64)
+            key = (a, self.tensor_class[t])
+            found[key] = found.get(key, 0) + beside * size[:, None]
+        for slot, t in enumerate(operator.outputs):
+            if not stores and self._begins(t, i):
+                continue
+            c = self.tensors[self.tensor_class[t]]
+            made = c.ways.indices(s.outputs[slot] for s in choices)
+            size = np.array([_held(self.graph.tensors[t], s.outputs[slot], self.mesh) for s in choices], np.int64)
+            key = (a, self.tensor_class[t])
+            found[key] = found.get(key, 0) + (made[:, None] != c.stored[None, :]) * size[:, None]
+        return found
+
+    def lean(self, solution: Int64s) -> Int64s:
+        """The solution with every tensor kept in as few bytes as can be had at no more than its cost now."""
+        lean, shift = solution.copy(), len(self.operators)
+        for b, tensors in enumerate(self.tensors):
+            cost = self._copy_cost(tensors)
+            for (a, other), matrix in self.edges.items():
+                if other == b:
+                    cost = cost + matrix[solution[a]]
+            size = np.zeros(len(cost), np.int64)
+            for usage, (lower, upper) in self.usage(tensors):
+                size += usage * min(upper - lower, 2**16)
+            allowed = np.flatnonzero(cost <= cost[solution[shift + b]])
+            lean[shift + b] = allowed[np.lexsort((cost[allowed], size[allowed]))[0]]
+        return lean
 
     # -- back ----------------------------------------------------------------------------------------------
 
     def choice(self, solution: Int64s) -> Choice:
-        """What a solution of `problem` says."""
+        """What a solution of `problem` says, made lean."""
+        solution = self.lean(solution)
         operators = [self.operators[c].strategies[int(solution[c])] for c in self.operator_class]
         shift = len(self.operators)
         tensors = [self.tensors[c].keeps[int(solution[shift + c])] for c in self.tensor_class]

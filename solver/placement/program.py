@@ -174,6 +174,12 @@ def _views(program: Program) -> dict[int, int]:
     return of
 
 
+def listed_commands(program: Program) -> list[Move | Compute]:
+    """The commands that are operators of the profile: all but views."""
+    same = _views(program)
+    return [c for c in program.commands if isinstance(c, Move) or not c.outputs or c.outputs[0] not in same]
+
+
 def per_device_profile(program: Program, device: Device | None = None) -> Profile:
     """The program as a profile of one device: what the residency solver prices.
 
@@ -183,11 +189,10 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
     graph = program.graph
     operators = []
     same = _views(program)
+    listed = listed_commands(program)
     written = {b.id for b in program.buffers if b.kept and graph.tensors[b.tensor].resident}
-    for command in program.commands:
+    for command in listed:
         origin = graph.operators[command.operator]
-        if isinstance(command, Compute) and command.outputs and command.outputs[0] in same:
-            continue
         reads: tuple[int, ...]
         writes: tuple[int, ...]
         if isinstance(command, Move):

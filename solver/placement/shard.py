@@ -18,18 +18,18 @@ from solver.placement.choice import Choice, Frame, Keep
 from solver.placement.formulate import Allowed, Formulation
 from solver.placement.layout import Layout
 from solver.placement.price import Kernels
-from solver.placement.priced import Int64s, search
-from solver.placement.program import Program, per_device_profile, write
+from solver.placement.priced import CLOSE, NONE, Int64s, search
+from solver.placement.program import Compute, Move, Program, listed_commands, per_device_profile, write
 from solver.placement.signature import Strategy
 from solver.sharding import solve
 
 PRICED_SHARE = 0.5
 """Of the time, for the search by prices."""
 
-CLOSE = 1e-3
-"""A step that is so near its bound is not worked on further."""
+MOST_TIES = 30_000_000
+"""Matrix entries up to which the general search is asked."""
 
-ATTEMPTS = 4
+ATTEMPTS = 6
 """Solves with a tightened limit where temporaries overfill the device."""
 
 
@@ -145,9 +145,22 @@ def apply(graph: Graph, sharding: Sharding) -> Program:
 
 def peak_bytes(program: Program) -> int:
     """The most that one device holds, by the execution model, without overlap of communication and computing."""
+    return _peak(program)[0]
+
+
+def _peak(program: Program) -> tuple[int, int]:
+    """(bytes, moment of `Formulation`) of the peak."""
     profile = per_device_profile(program)
     inline = [msgspec.structs.replace(o, stream="compute") for o in profile.operators]
-    return occupancy(msgspec.structs.replace(profile, operators=tuple(inline))).peak_bytes
+    level = occupancy(msgspec.structs.replace(profile, operators=tuple(inline)))
+    commands, at = listed_commands(program), level.peak_op or 0
+    if not commands:
+        return level.peak_bytes, 0
+    command = commands[at]
+    stored = isinstance(command, Move) and any(
+        isinstance(c, Compute) and c.operator == command.operator for c in commands[max(0, at - 64) : at]
+    )
+    return level.peak_bytes, 3 * command.operator + (2 if stored else 1)
 
 
 def shard(
@@ -198,15 +211,19 @@ class _Run:
         self.best: Program | None = None
         self.shortfall = 0
 
-    def judge(self, choice: Choice) -> int:
-        """Bytes by which the choice's program overflows (negative: to spare), 0 without a limit."""
+    def judge(self, choice: Choice) -> tuple[int, int]:
+        """Bytes by which the choice's program overflows (negative: to spare; 0 without a limit), and its fullest
+        moment."""
         program = write(self.frame, self.kernels, choice)
-        short = 0 if self.memory_bytes is None else peak_bytes(program) - self.memory_bytes
+        short, moment = 0, 0
+        if self.memory_bytes is not None:
+            peak, moment = _peak(program)
+            short = peak - self.memory_bytes
         if short > 0:
             self.shortfall = min(self.shortfall or short, short)
         elif self.best is None or program.step_ns < self.best.step_ns:
             self.best = program
-        return short
+        return short, moment
 
 
 def _within(
@@ -216,30 +233,30 @@ def _within(
     general search, with a limit that is tightened by what temporaries take."""
     began = time.monotonic()
 
-    def judge(solution: Int64s) -> int:
-        return run.judge(formulation.choice(solution))
+    def judge(solution: Int64s) -> tuple[int, int, int]:
+        short, moment = run.judge(formulation.choice(solution))
+        return short, moment, NONE if run.best is None else run.best.step_ns
 
     bound = search(formulation, memory_bytes, PRICED_SHARE * time_limit_s, seed, judge)
     if run.best is not None and run.best.step_ns <= bound * (1 + CLOSE):
         return bound, "bound reached" if run.best.step_ns <= bound else "close to the bound", False
+    if formulation.ties > MOST_TIES:
+        return bound, "too many ties for the general search", False
     limit, reason, proven = memory_bytes, "time limit", False
     for attempt in range(ATTEMPTS):
         left = time_limit_s - (time.monotonic() - began)
-        if left <= 0:
+        if left <= 0 or limit <= 0:
             break
-        answer = solve(formulation.problem(limit), left / 2 if attempt == 0 else left, seed, work_limit)
+        answer = solve(formulation.problem(limit), left / 2, seed, work_limit)
         if attempt == 0:
-            bound, reason = max(bound, answer.bound), answer.stop_reason
-            proven = answer.impossible
+            bound, reason, proven = max(bound, answer.bound), answer.stop_reason, answer.impossible
         if not answer.evaluation.feasible:
             run.shortfall = run.shortfall or answer.evaluation.shortfall
             break
-        short = judge(answer.solution)
+        short, _, _ = judge(answer.solution)
         if short <= 0:
-            if reason == "bound reached" and answer.bound > bound:
+            if run.best is not None and run.best.step_ns > bound and reason == "bound reached":
                 reason = "bound reached but for temporaries"
             break
-        limit -= short
-        if limit <= 0:
-            break
+        limit = min(limit, answer.evaluation.peak) - short
     return bound, reason, proven

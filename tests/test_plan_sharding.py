@@ -1,0 +1,81 @@
+"""The plan's sharding: typed, validated, the same after a round trip."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from hyperopt.documents import DocumentError, canonical
+from hyperopt.plan import Plan, load
+
+
+def sharding(**layout: Any) -> dict[str, Any]:
+    return {
+        "mesh": {
+            "format": "hyperopt.mesh/1",
+            "shape": [2, 4],
+            "axes": ["dp", "tp"],
+            "levels": [{"bytes_per_s": 1e9}],
+        },
+        "layouts": {"w": {"shape": [16, 8], "dims": [["dp", "tp"], []], "kind": "parameter", **layout}},
+        "operators": {"MatMul-op0": [[2, 1], [1, 4]]},
+    }
+
+
+def read(given: dict[str, Any]) -> Plan:
+    return load(json.dumps({"format": "hyperopt.plan/1", "sharding": given}).encode())[0]
+
+
+def test_it_survives_a_round_trip() -> None:
+    plan = read(sharding(copies={"forward": [[], []]}, grouped=True))
+    again, warnings = load(canonical(plan))
+    assert again == plan
+    assert not warnings
+    assert plan.sharding is not None
+    assert plan.sharding.layouts["w"].dims == (("dp", "tp"), ())
+
+
+def test_another_layout_is_another_plan() -> None:
+    assert read(sharding()).content_id != read(sharding(dims=[[], ["tp"]])).content_id
+
+
+def test_unknown_fields_are_told() -> None:
+    given = sharding()
+    given["colour"] = "red"
+    _, warnings = load(json.dumps({"format": "hyperopt.plan/1", "sharding": given}).encode())
+    assert warnings == ["unknown field $.sharding.colour left out"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "field", "problem"),
+    [
+        ({"dims": [["dp"]]}, "$.sharding.layouts['w'].dims", "1 dimensions"),
+        ({"dims": [["dp"], ["pp"]]}, "$.sharding.layouts['w'].dims", "no axis 'pp'"),
+        ({"dims": [["dp"], ["dp"]]}, "$.sharding.layouts['w'].dims", "twice"),
+        ({"dims": [["dp"], []], "partial": ["dp"]}, "$.sharding.layouts['w'].dims", "twice"),
+        ({"shape": [6, 8]}, "$.sharding.layouts['w'].dims", "6 cannot be cut into 8"),
+        ({"copies": {"backward": [["tp"], ["tp"]]}}, "$.sharding.layouts['w'].copies.backward", "twice"),
+        ({"copies": {"sideways": [[], []]}}, "$.sharding.layouts[...].copies[...]", "sideways"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(layout: dict[str, Any], field: str, problem: str) -> None:
+    with pytest.raises(DocumentError) as refusal:
+        read(sharding(**layout))
+    if "..." not in field:
+        assert refusal.value.field == field
+    assert problem in str(refusal.value)
+
+
+def test_a_bad_mesh_is_refused_where_it_stands() -> None:
+    given = sharding()
+    given["mesh"]["axes"] = ["dp", "dp"]
+    with pytest.raises(DocumentError) as refusal:
+        read(given)
+    assert refusal.value.field == "$.sharding.mesh.axes[1]"
+
+
+def test_an_absent_sharding_stays_null() -> None:
+    assert msgspec.json.decode(canonical(Plan()))["sharding"] is None
