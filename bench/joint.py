@@ -6,8 +6,8 @@ The model is DeepSeek-V3-like (61 layers; shapes of arXiv 2412.19437), the machi
 `hyperopt.mesh.ASCEND_910C_DIE` and links of 150 GB/s among 16 and 50 GB/s beyond: stated figures, nothing measured.
 A micro-batch has 8 sequences of 4,096 tokens, a step 128 micro-batches.
 
-*Enumerated*: for every number of stages every split of a stage's devices in data and tensor parallel, with ZeRO-1, with
-and without sequence parallel and expert parallel, as people and Fast-Tuner write them; layers and recompute levels by
+*Enumerated*: for every number of stages every split of a stage's devices in data and tensor parallel, with ZeRO-1 and
+ZeRO-3, with and without sequence parallel and expert parallel, as people and Fast-Tuner write them; layers and recompute levels by
 the same stage solver, every stage planned and replayed, nothing leaves HBM. *Ours*: `hyperopt place`.
 """
 
@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,11 @@ def enumerated(whole: Profile, graph: Graph, stages: Sequence[int], seconds: flo
             split: dict[str, Any] = {"data": (0,), "tensor": (1,)} if len(shape) == 2 else {"data": (0,)}
             if data == 1:
                 split = {"tensor": (0,)}
-            for experts in (False, True):
+            for experts, zero in product((False, True), (1, 3)):
                 for sequence in (False, True) if tensor > 1 else (False,):
-                    name = f"dp{data} tp{tensor} pp{count} ep{devices if experts else 1}" + (" sp" if sequence else "")
-                    rival = Rival(name, **split, zero=1, sequence=sequence, experts=experts)
+                    name = f"dp{data} tp{tensor} pp{count} ep{devices if experts else 1} zero{zero}"
+                    name += " sp" if sequence else ""
+                    rival = Rival(name, **split, zero=zero, sequence=sequence, experts=experts)
                     try:
                         found = shard(graph, mesh, time_limit_s=seconds, allowed=rival.allows(graph, mesh))
                         profile = found.per_device_profile(device())

@@ -106,7 +106,9 @@ def stage_problem(candidate: Candidate, costs: Mapping[str, LayerCost], budget: 
     ends = [costs[HEAD], costs[TAIL]]
     held = [cost.parameters - (cost.states if terms and terms.states_out else 0) for cost in ends]
     working = max(cost.working for cost in costs.values())
-    static = np.full(stages, device.base_bytes + working, np.int64)
+    sent = sum(sample.profile.by_id[s].bytes for s in sample.layers[types[-1]].leaves)
+    passing = 4 * sent  # one hidden state and one gradient that come, and one of each that goes
+    static = np.full(stages, device.base_bytes + working + (passing if stages > 1 else 0), np.int64)
     static[0] += held[0] + costs[HEAD].levels[0].kept * min(stages, candidate.micro_batches)
     static[-1] += held[1] + costs[TAIL].levels[0].kept
     hbm = budget.hbm_bytes if budget.hbm_bytes is not None else device.hbm_bytes
@@ -115,7 +117,6 @@ def stage_problem(candidate: Candidate, costs: Mapping[str, LayerCost], budget: 
     if terms and terms.states_out:
         host = max(0, host - round(sum(costs[t].states for t in sample.types) / stages))
     parameters = [costs[t].parameters - (costs[t].states if terms and terms.states_out else 0) for t in types]
-    sent = sum(sample.profile.by_id[s].bytes for s in sample.layers[types[-1]].leaves)
     lag = candidate.exchange.us(sent) * 1000
     return Problem(
         stages=stages,
