@@ -7,8 +7,9 @@ The model is DeepSeek-V3-like (61 layers; shapes of arXiv 2412.19437), the machi
 A micro-batch has 8 sequences of 4,096 tokens, a step 128 micro-batches.
 
 *Enumerated*: for every number of stages every split of a stage's devices in data and tensor parallel, with ZeRO-1 and
-ZeRO-3, with and without sequence parallel and expert parallel, as people and Fast-Tuner write them; layers and recompute levels by
-the same stage solver, every stage planned and replayed, nothing leaves HBM. *Ours*: `hyperopt place`.
+ZeRO-3, with and without sequence parallel and expert parallel, as people and Fast-Tuner write them; layers and
+recompute levels by the same stage solver, every stage planned and replayed, nothing leaves HBM. *Ours*: `hyperopt
+place`.
 """
 
 from __future__ import annotations

@@ -218,6 +218,7 @@ class _Place:
                 self.tried.append(_told(proposal, None, "no better than what was found, by its estimate"))
                 continue
             self._run(proposal)
+        self.tried += [_told(proposal, None, "not run: the time was over") for _, _, proposal in self.waiting]
 
     def _run(self, proposal: _Proposal) -> None:
         """Plans and replays every stage of a proposal, and proposes again at the prices that this tells."""
