@@ -13,9 +13,9 @@ from hyperopt.profile import check as check_profile
 from hyperopt.replay import replay
 from hyperopt.testing.graphs import Model, training
 from solver.placement import Choice, DoesNotFit, Frame, Sharding, peak_bytes, per_device_profile, shard
+from solver.placement.compare import compare
 from solver.placement.formulate import Formulation
 from solver.placement.program import write
-from solver.placement.rivals import compare
 from solver.placement.rivals import rivals as every_rival
 from solver.sharding import evaluate
 
