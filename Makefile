@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth clean
+.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -47,6 +47,9 @@ bench-readers: $(READY)
 # Half an hour; stopped, it goes on where it was.
 bench-sharding: $(READY)
 	$(BIN)/python -m bench.sharding $(ARGS)
+
+bench-placement: $(READY)
+	$(BIN)/python -m bench.placement $(ARGS)
 
 bench-exhaustive: $(READY)
 	$(BIN)/python -m bench.exhaustive

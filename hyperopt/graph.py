@@ -73,13 +73,15 @@ class Operator:
 
 @dataclass(frozen=True)
 class Graph:
-    """Operators in order of execution; `tensors[i].id == i`. `warnings`: what was inferred or not understood."""
+    """Operators in order of execution; `tensors[i].id == i`. `warnings`: what was inferred or not understood.
+    `labelled`: whether `layer` tells for every operator which layer it is of."""
 
     tensors: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
     name: str = ""
     source: str = ""
     warnings: tuple[str, ...] = ()
+    labelled: bool = True
 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:

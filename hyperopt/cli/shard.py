@@ -103,7 +103,7 @@ def shard_model(
 ) -> int:
     """Layouts of a model's tensors on a device mesh, at least step time within memory. Exit 0: found; 3: none fits."""
     from solver.placement import DoesNotFit, export, shard
-    from solver.placement.rivals import compare
+    from solver.placement.compare import compare
 
     for path in (output, strategy, layouts, device_profile):
         check_output(path)
@@ -114,7 +114,7 @@ def shard_model(
     others = compare(graph, on, memory_bytes=memory, time_limit_s=time_limit / 4, seed=seed) if rivals else {}
     try:
         known = [other.choice for other in others.values() if other is not None]
-        found = shard(graph, on, None, memory, time_limit, seed, rivals=known)
+        found = shard(graph, on, None, memory, time_limit, seed, starts=known)
     except DoesNotFit as none:
         if as_json:
             answer = {"status": "infeasible" if none.proven else "none found", "why": str(none),

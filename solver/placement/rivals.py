@@ -9,15 +9,13 @@ ZeRO arXiv 1910.02054.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hyperopt.graph import Graph, Tensor
 from hyperopt.mesh import Mesh
 from solver.placement.choice import Keep
 from solver.placement.layout import PARTIAL, REPLICATED
-from solver.placement.price import Kernels
-from solver.placement.shard import DoesNotFit, Sharding, shard
 
 COLUMNS = {"q": 1, "k": 1, "v": 1, "qkv": 1, "gate": -1, "up": -1, "gate_up": -1, "head": -1}
 ROWS = {"out": 0, "down": -2, "table": 0}
@@ -128,24 +126,3 @@ def rivals(mesh: Mesh) -> Iterator[Rival]:
         yield Rival(f"tensor parallel{said}", data, tensor, zero=1 if data else 0)
         yield Rival(f"tensor and sequence parallel{said}", data, tensor, zero=1 if data else 0, sequence=True)
     yield Rival("expert parallel, data parallel", data=axes, zero=1, experts=True)
-
-
-def compare(
-    graph: Graph,
-    mesh: Mesh,
-    kernels: Kernels | None = None,
-    memory_bytes: int | None = None,
-    time_limit_s: float = 10.0,
-    seed: int = 0,
-    which: Sequence[Rival] | None = None,
-) -> dict[str, Sharding | None]:
-    """Each rival's program on the mesh; None: it does not fit."""
-    found: dict[str, Sharding | None] = {}
-    for rival in rivals(mesh) if which is None else which:
-        try:
-            found[rival.name] = shard(
-                graph, mesh, kernels, memory_bytes, time_limit_s, seed, allowed=rival.allows(graph, mesh)
-            )
-        except DoesNotFit:
-            found[rival.name] = None
-    return found

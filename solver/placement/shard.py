@@ -9,7 +9,7 @@ from functools import cached_property
 
 import msgspec
 
-from hyperopt.graph import Graph
+from hyperopt.graph import Graph, Tensor
 from hyperopt.mesh import Mesh
 from hyperopt.occupancy import occupancy
 from hyperopt.profile import Device, Phase, Profile
@@ -20,11 +20,12 @@ from solver.placement.layout import Layout
 from solver.placement.price import Kernels
 from solver.placement.priced import CLOSE, NONE, Int64s, search
 from solver.placement.program import Compute, Move, Program, listed_commands, per_device_profile, write
+from solver.placement.rivals import rivals
 from solver.placement.signature import Strategy
 from solver.sharding import solve
 
-PRICED_SHARE = 0.5
-"""Of the time, for the search by prices."""
+PRICED_SHARE, GENERAL_SHARE = 0.5, 0.85
+"""Of the time: for the search by prices; until the general search ends. The rest is for baselines."""
 
 MOST_TIES = 30_000_000
 """Matrix entries up to which the general search is asked."""
@@ -172,19 +173,21 @@ def shard(
     seed: int = 0,
     allowed: Allowed | None = None,
     work_limit: int | None = None,
-    rivals: Sequence[Choice] = (),
+    starts: Sequence[Choice] = (),
+    baselines: bool = True,
 ) -> Sharding:
     """Layouts of least step time within `memory_bytes` of one device (None: no limit).
 
-    `kernels`: what a device reaches (None: `mesh.device`). `allowed` narrows how tensors are kept. `rivals`: choices in
-    hand, the best of which is returned where nothing better is found.
+    `kernels`: what a device reaches (None: `mesh.device`). `allowed` narrows how tensors are kept. `starts`: choices in
+    hand, the best of which is returned where nothing better is found; so are, unless `baselines` is False, layouts as
+    people write them (`rivals`), which are looked at where the bound is not reached.
 
     Raises `DoesNotFit`.
     """
     began = time.monotonic()
     run = _Run(Frame(graph, mesh), kernels or mesh.device, memory_bytes)
-    for rival in rivals:
-        run.judge(rival)
+    for start in starts:
+        run.judge(start)
     formulation = Formulation(run.frame, run.kernels, allowed)
     if memory_bytes is None:
         answer = solve(formulation.problem(None), time_limit_s, seed, work_limit)
@@ -192,6 +195,8 @@ def shard(
         bound, reason, proven = answer.bound, answer.stop_reason, False
     else:
         bound, reason, proven = _within(run, formulation, memory_bytes, time_limit_s, seed, work_limit)
+    if baselines and (run.best is None or run.best.step_ns > bound * (1 + CLOSE)):
+        _try_baselines(run, allowed, max(1.0, time_limit_s - (time.monotonic() - began)), seed)
     best = run.best
     if best is None:
         assert memory_bytes is not None
@@ -226,6 +231,20 @@ class _Run:
         return short, moment
 
 
+def _try_baselines(run: _Run, allowed: Allowed | None, seconds: float, seed: int) -> None:
+    """Judges the best completion of each rival's rule, without a limit of memory."""
+    graph, mesh = run.frame.graph, run.frame.mesh
+    known = list(rivals(mesh))
+    for rival in known:
+        allows = rival.allows(graph, mesh)
+
+        def both(tensor: Tensor, keep: Keep, allows: Allowed = allows) -> bool:
+            return allows(tensor, keep) and (allowed is None or allowed(tensor, keep))
+
+        formulation = Formulation(run.frame, run.kernels, both)
+        run.judge(formulation.choice(solve(formulation.problem(None), seconds / len(known), seed).solution))
+
+
 def _within(
     run: _Run, formulation: Formulation, memory_bytes: int, time_limit_s: float, seed: int, work_limit: int | None
 ) -> tuple[int, str, bool]:
@@ -238,6 +257,7 @@ def _within(
         return short, moment, NONE if run.best is None else run.best.step_ns
 
     bound = search(formulation, memory_bytes, PRICED_SHARE * time_limit_s, seed, judge)
+    time_limit_s *= GENERAL_SHARE
     if run.best is not None and run.best.step_ns <= bound * (1 + CLOSE):
         return bound, "bound reached" if run.best.step_ns <= bound else "close to the bound", False
     if formulation.ties > MOST_TIES:

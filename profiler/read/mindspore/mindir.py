@@ -190,7 +190,8 @@ class _Reader:
         tensors = tuple(
             Tensor(t.id, t.name, t.shape, t.dtype, self.kinds.get(t.id, t.kind), t.resident) for t in self.tensors
         )
-        made = Graph(tensors, tuple(self.operators), name=self.name, source="mindir")
+        # Backward operators of cells that look the same have the scope of the first.
+        made = Graph(tensors, tuple(self.operators), name=self.name, source="mindir", labelled=False)
         check(made)
         return made
 

@@ -90,6 +90,7 @@ mapped("Maximum")(np.maximum)
 mapped("ReLU")(lambda a: np.maximum(a, 0))
 mapped("OnesLike")(np.ones_like)
 mapped("Select")(lambda c, a, b: np.where(c > 0, a, b))
+mapped("MaskedFill")(lambda a, mask: np.where(mask > 0, -1.0, a))
 
 
 def _sigmoid(x: Array) -> Array:
@@ -322,6 +323,17 @@ def embedding_grad(o: Operator, blocks: Sequence[Block], regions: Sequence[Regio
     return [made + blocks[2].array if len(blocks) > 2 else made]
 
 
+@kernel("UnsortedSegmentSum")
+def segment_sum(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    x, ids = blocks[0].array, blocks[1].array
+    return embedding_grad(o, [Block(ids, blocks[1].start, blocks[1].whole), Block(x, (), ())], regions)
+
+
+@kernel("GatherD")
+def gather_d(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    return [np.take_along_axis(blocks[0].array, blocks[1].array.astype(int), o.attributes["axis"])]
+
+
 Reduce = Callable[[list[Array], str], list[Array]]
 """(a block of each device, ``max`` or ``add``) -> what each has after an all-reduce of them."""
 
@@ -430,3 +442,58 @@ def combine_grad(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]
             dy[e - first, g, c] = gates[g, s, k] * dout[g, s]
             dgates[g, s, k] = dout[g, s] @ y.array[e - first, g, c]
     return [dy, dgates]
+
+
+# Rows in the order of their experts, as many for each: every expert takes the next ones of all choices, in a fixed
+# order, so that a device with some of the experts knows which rows are theirs.
+
+
+def _order(index: Array, experts: int) -> Array:
+    """Row -> choice (token x k). Which expert a choice is for does not matter here, only that each has as many."""
+    return np.argsort(np.arange(index.size) % experts, kind="stable")
+
+
+def _rows(block: Block | Region) -> slice:
+    return slice(block.start[0], block.start[0] + (block.shape if isinstance(block, Region) else block.array.shape)[0])
+
+
+@kernel("GroupedMatMul")
+def grouped(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    a, b = blocks[0].array, blocks[1].array
+    if b.ndim == 3:
+        return [np.einsum("eck,ekn->ecn", a.reshape(b.shape[0], -1, a.shape[1]), b).reshape(regions[0].shape)]
+    e = regions[0].shape[0]
+    made = np.einsum("eck,ecn->ekn", a.reshape(e, -1, a.shape[1]), b.reshape(e, -1, b.shape[1]))
+    return [made + blocks[2].array if len(blocks) > 2 else made]
+
+
+@kernel("MoePermute")
+def permute(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    x, index = blocks[0].array, blocks[1].array
+    order = _order(index, o.attributes["experts"])[_rows(regions[0])]
+    return [x[order // index.shape[1]]]
+
+
+@kernel("MoePermuteGrad")
+def permute_grad(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    rows, index, made = blocks[0], blocks[1].array, np.zeros(regions[0].shape)
+    order = _order(index, o.attributes["experts"])[_rows(rows)]
+    np.add.at(made, order // index.shape[1], rows.array)
+    return [made]
+
+
+@kernel("MoeUnpermute")
+def unpermute(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    rows, gates, index, made = blocks[0], blocks[1].array, blocks[2].array, np.zeros(regions[0].shape)
+    order = _order(index, o.attributes["experts"])[_rows(rows)]
+    np.add.at(made, order // index.shape[1], gates.ravel()[order][:, None] * rows.array)
+    return [made]
+
+
+@kernel("MoeUnpermuteGrad")
+def unpermute_grad(o: Operator, blocks: Sequence[Block], regions: Sequence[Region]) -> list[Array]:
+    dy, index, rows, gates = blocks[0].array, blocks[1].array, blocks[2], blocks[3].array
+    order = _order(index, o.attributes["experts"])[_rows(rows)]
+    dgates = np.zeros(gates.size)
+    dgates[order] = (dy[order // index.shape[1]] * rows.array).sum(1)
+    return [gates.ravel()[order][:, None] * dy[order // index.shape[1]], dgates.reshape(gates.shape)]

@@ -52,7 +52,7 @@ def _range(graph: Graph, tensor: Tensor) -> int:
             if operator.type.startswith("CrossEntropy"):
                 return max(others, key=lambda t: len(t.shape)).shape[-1]
             if operator.type.startswith("Moe"):
-                return next(t.shape[0] for t in others if len(t.shape) == 4)
+                return next((t.shape[0] for t in others if len(t.shape) == 4), 2)
     return 2
 
 

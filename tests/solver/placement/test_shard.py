@@ -13,9 +13,10 @@ from hyperopt.profile import check as check_profile
 from hyperopt.replay import replay
 from hyperopt.testing.graphs import Model, training
 from solver.placement import Choice, DoesNotFit, Frame, Sharding, peak_bytes, per_device_profile, shard
+from solver.placement.compare import compare
 from solver.placement.formulate import Formulation
+from solver.placement.priced import Priced
 from solver.placement.program import write
-from solver.placement.rivals import compare
 from solver.placement.rivals import rivals as every_rival
 from solver.sharding import evaluate
 
@@ -58,7 +59,10 @@ def test_the_problem_costs_what_the_program_takes(mesh: Mesh, seed: int) -> None
             lean[b] = lean[a]
     judged = evaluate(problem, lean)
     assert judged.cost == program.step_ns <= evaluate(problem, solution).cost
-    assert judged.peak <= peak_bytes(program)
+    peak = peak_bytes(program)
+    assert judged.peak <= peak
+    priced = Priced(formulation, 0, formulation.problem(None))
+    assert all(priced.used(lean[:free], m) <= peak for m in range(3 * len(frame.graph.operators)))
     profile = per_device_profile(program)
     check_profile(profile)
     assert replay(profile).step_us <= program.step_ns / 1000 + 1e-6
