@@ -41,6 +41,10 @@ bench-addresses: $(READY)
 bench-stages: $(READY)
 	$(BIN)/python -m bench.stages $(ARGS)
 
+# Some minutes for each budget and side.
+bench-joint: $(READY)
+	$(BIN)/python -m bench.joint $(ARGS)
+
 bench-readers: $(READY)
 	$(BIN)/python -m bench.readers
 
