@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement clean
+.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement bench-joint clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
