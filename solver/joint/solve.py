@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hyperopt.plan import Budget
+from hyperopt.plan import HOST, Budget
 from solver.joint.levels import LayerCost, Level, layer_cost
 from solver.joint.pipeline import Candidate, Kind, Refused, Run, Terms, run, stage_problem
 from solver.joint.sample import HEAD, TAIL
@@ -173,10 +173,16 @@ class _Place:
                 if candidate.name in self.priced:
                     continue
                 self.priced[candidate.name] = costs = _costs(candidate, LEVEL_S, self.seed)
-                for one in KINDS:
+                for one in self._kinds(candidate):
                     found = self._propose(candidate, costs, Terms(one), 0)
                     sort: Kind = "kept" if one == "kept" else "states"
                     best[sort] = min(best[sort], np.inf if found is None else found)
+
+    def _kinds(self, candidate: Candidate) -> tuple[Kind, ...]:
+        """All, or without room or links outside HBM the one that moves nothing."""
+        profile = candidate.sample.profile
+        tier, room = profile.device.tiers[HOST], self.budget.tier_bytes(profile)[HOST]
+        return KINDS if room and tier.d2h_bytes_per_s and tier.h2d_bytes_per_s else ("kept",)
 
     def _promise(self, candidate: Candidate, costs: Costs, terms: Terms) -> float:
         """The relaxation if activations could be given up for nothing, but for what enters a layer if nothing moves."""
