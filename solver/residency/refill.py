@@ -81,6 +81,7 @@ class Setting(NamedTuple):
     unlimited_ns: int
     bound_ns: float
     batch: int
+    knobs: Floats
 
 
 class Course(NamedTuple):
@@ -121,28 +122,28 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
         _copy(current, trial, False)
         arm = _pick(dice, prices.merit)
         fits = True
-        if dice.random() < SHIFTS:
+        if dice.random() < setting.knobs[0]:
             _shift(dice, layout, current, trial)
         else:
-            _ruin(dice, layout, current, trial)
+            _ruin(dice, layout, current, trial, setting.knobs[11])
             out, back, again = prices.out[arm].copy(), prices.back[arm].copy(), prices.reruns[arm].copy()
             for g in range(gaps):
-                noise = np.exp(dice.normal(0.0, NOISE))
+                noise = np.exp(dice.normal(0.0, setting.knobs[1]))
                 for t in range(len(out)):
                     out[t, g] *= noise
-                    back[t, g] = back[t, g] * noise + course.penalty[g]
+                    back[t, g] = back[t, g] * noise + course.penalty[g] * setting.knobs[5]
             for r in range(len(again)):
-                again[r] *= np.exp(dice.normal(0.0, NOISE))
-            filled = _filled(world, layout, setting, trial, out, back, again, dice.random() < 0.7)
+                again[r] *= np.exp(dice.normal(0.0, setting.knobs[1]))
+            filled = _filled(world, layout, setting, trial, out, back, again, dice.random() < setting.knobs[6])
             fits = filled >= 0
             if fits:
-                if dice.random() < 0.3:
+                if dice.random() < setting.knobs[7]:
                     _prune(world, layout, setting, trial, out, back, filled == 1)
                 keep[:] = False
-                if dice.random() < 0.7:
+                if dice.random() < setting.knobs[8]:
                     for g in range(gaps):
                         keep[g] = current.tier[g] >= 0 and trial.tier[g] == current.tier[g]
-                lead = 1.0 if dice.random() < 0.6 else 1.0 + 0.5 * dice.random()
+                lead = 1.0 if dice.random() < setting.knobs[9] else 1.0 + setting.knobs[10] * dice.random()
                 _time(world, layout, trial, current.record, lead, keep)
         work += 1
         if not fits or not _judge(world, layout, stage, trial):
@@ -151,10 +152,10 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
             _retimed(world, layout, stage, trial, keep)
             work += 1
         better = _before(trial, current)
-        course.penalty[:] *= FORGET
+        course.penalty[:] *= setting.knobs[4]
         _charge(layout, setting, trial, course.penalty)
         slack = best.figures[STEP_NS] - setting.bound_ns
-        limit = current.figures[STEP_NS] - HEAT * slack * np.log(max(dice.random(), 1e-9))
+        limit = current.figures[STEP_NS] - setting.knobs[2] * slack * np.log(max(dice.random(), 1e-9))
         prices.merit[arm] = 0.98 * prices.merit[arm] + 0.02 * (0.1 + 5.0 * better)
         if trial.figures[STEP_NS] <= limit:
             _copy(trial, current, True)
@@ -163,7 +164,7 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
             course.idle[0] = 0
             break
         course.idle[0] += 1
-        if course.idle[0] % PATIENCE == 0:
+        if course.idle[0] % setting.knobs[3] == 0:
             _copy(best, current, True)
     return work
 
@@ -418,7 +419,7 @@ def _moved(places, at, by):  # type: ignore[no-untyped-def]
 
 
 @numba.njit(cache=True, nogil=True)
-def _ruin(dice, layout, current, trial):  # type: ignore[no-untyped-def]
+def _ruin(dice, layout, current, trial, most):  # type: ignore[no-untyped-def]
     """Takes out a few gaps around an operator that waits, or anywhere."""
     n, record, tier = layout.n, current.record, trial.tier
     last, waits = 0, 0.0
@@ -435,7 +436,7 @@ def _ruin(dice, layout, current, trial):  # type: ignore[no-untyped-def]
         _ruin_queue(dice, layout, current, trial, center)
         if dice.random() < 0.5:
             return
-    size = 1 + int(dice.random() * 8)
+    size = 1 + int(dice.random() * most)
     distance = np.full(len(tier), np.inf)
     for g in range(len(tier)):
         if tier[g] >= 0:

@@ -10,6 +10,7 @@ Every step is judged by replay. A refill costs about a millisecond a thousand op
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,7 @@ FIRST_CALL, CALL_S = 8, 0.05
 RETREATS = 6
 """Times that a draft is filled anew without the reruns that take room where nothing else can make any."""
 
+KNOBS = np.asarray([0.35, 0.4, 0.02, 200, 0.99, 1.0, 0.7, 0.3, 0.7, 0.6, 0.5, 8.0])
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
 
@@ -284,15 +286,16 @@ class Search:
         self.replayed(draft)
         self.completed(draft, self.tolls[2][1], rounds=3)
 
-    def improve(self, rounds: int, share: float = 1.0) -> None:
-        """Ruin and refill, from the best draft, until stopped or `share` of the time limit has passed."""
+    def improve(self, rounds: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Ruin and refill, from the best draft, until stopped or `until` says so; `rounds` where time has no limit."""
         self.stage = "refill"
         if self.best is None:
             return
         table, stop, most = self.table, self.incumbent.stop, FIRST_CALL
         course = course_from(self.best.draft, self.best.outcome, table.layout)
         setting = self._setting()
-        while rounds > 0 and not self.stopped() and stop.spent() < share:
+        timed = stop.seconds_left() is not None
+        while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
             began = time.monotonic()
             judged = play(
                 stop.work_left(most), self.dice, table.world, table.layout, table.stage, setting, self.arms, course
@@ -301,12 +304,11 @@ class Search:
             if course.idle[0] == 0:
                 best = course.best
                 self.replayed(Draft(best.tier, best.out, best.back, best.chosen))
-            if stop.seconds_left() is None:
-                rounds -= judged
+            rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 
     def _setting(self) -> Setting:
         return Setting(
             self.listed.first, self.listed.end, self.timed.first, self.timed.end,
-            self.problem.unlimited.step_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH,
+            self.problem.unlimited.step_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, KNOBS,
         )  # fmt: skip

@@ -20,6 +20,7 @@ from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from solver.heap import frozen
 from solver.request import Infeasible, OnProgress, Progress, Request
+from solver.residency.aside import Aside, Job
 from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
@@ -43,8 +44,8 @@ from solver.stop import BoundReached, Cancelled, Criterion, Stop, Stopped, TimeL
 ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
 
-BOUND_SHARE, RIVAL_SHARE = 0.35, 0.6
-"""Parts of the time limit that the bound may take, and after which the rivals have their turn."""
+BOUND_SHARE = 0.5
+"""Part of the time limit that the bound may take, beside the search."""
 
 EARLY_SHARE = 0.15
 """Part of the time limit after which the search on the coarse axis stops, if only with one draft."""
@@ -178,22 +179,47 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     known = list(dict.fromkeys([*known, *_guided(problem, coarse, rough.guides, known)]))
     early = Search(problem, incumbent, Table(problem, known), coarse, rough, request.seed)
     early.start(spares=(0.0,), share=EARLY_SHARE)
-    if incumbent.best is not None:  # where nothing fits yet the rule takes several times as long
-        _take_rule(problem, incumbent, early, STRONG[0], done, EARLY_RULE_SHARE)
+    early.go_on_from(plain)
     incumbent.tell()
-    solution = solve_fluid(fluid, left, incumbent.stopped, coarse=(coarse, rough))
-    incumbent.prove(solution.bound_ns)
-    problem.check()
-    known = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
-    table = Table(problem, list(dict.fromkeys([*known, *in_waits(problem, known)])))
-    search = Search(problem, incumbent, table, fluid, solution, request.seed)
-    for done_before in (plain, early):
-        search.go_on_from(done_before)
-    search.start()
-    search.improve(rounds=ROUNDS // 2, share=RIVAL_SHARE)
-    for name in STRONG:
-        _take_rule(problem, incumbent, search, name, done, 1.0)
-    search.improve(rounds=ROUNDS)
+
+    def finer() -> tuple[Solution, list[Rerun]]:
+        solution = solve_fluid(fluid, left, lambda: aside.closed() or incumbent.asked(), coarse=(coarse, rough))
+        found = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
+        return solution, list(dict.fromkeys([*found, *in_waits(problem, found)]))
+
+    def rule(name: str) -> Callable[[], Decisions]:
+        return lambda: RIVALS[name](problem)
+
+    jobs: list[Job] = [("fluid", finer), *((name, rule(name)) for name in STRONG if name not in done)]
+    aside = Aside(jobs, beside=limit is not None)
+    try:
+        _beside(problem, incumbent, request, aside, early, fluid)
+    finally:
+        incumbent.over = True
+        aside.close()
+
+
+def _beside(
+    problem: Problem, incumbent: Incumbent, request: Request, aside: Aside, search: Search, fluid: Fluid
+) -> None:
+    """The search, which takes over what is found beside it: prices and guides of the finer bound, plans of rules."""
+    rounds = {"fluid": 0, STRONG[0]: ROUNDS // 2}  # where nothing is done beside it
+    while aside.left:
+        search.improve(rounds.get(aside.next, 0), until=aside.ready)
+        if incumbent.stopped():
+            return
+        name, answer = aside.take()
+        if isinstance(answer, Decisions):
+            _offer_rule(problem, incumbent, name, answer)
+            search.take(answer, name)
+        elif answer is not None:
+            solution, known = answer
+            incumbent.prove(solution.bound_ns)
+            finer = Search(problem, incumbent, Table(problem, known), fluid, solution, request.seed)
+            finer.go_on_from(search)
+            finer.start()
+            search = finer
+    search.improve(ROUNDS)
 
 
 def _take_rule(
