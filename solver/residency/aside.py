@@ -16,15 +16,25 @@ Job = tuple[str, Callable[[], object]]
 
 
 class Aside:
-    """Jobs in order; `beside`: in a thread of their own. A job that raises `Stopped` or finds nothing is left out."""
+    """Jobs in order; `beside`: in a thread of their own, from entering to leaving. One that raises `Stopped` has no
+    answer."""
 
     def __init__(self, jobs: list[Job], *, beside: bool) -> None:
         self.jobs, self.left = jobs, len(jobs)
-        self._found: SimpleQueue[tuple[str, object | None]] = SimpleQueue()
+        self._found: SimpleQueue[tuple[str, object | None, Exception | None]] = SimpleQueue()
         self._closed = Event()
         self._thread = Thread(target=self._work, daemon=True) if beside else None
+
+    def __enter__(self) -> Aside:
         if self._thread is not None:
             self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the work; what is in hand at the time ends when it next asks."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def ready(self) -> bool:
         """Whether an answer can be had without waiting for another thread."""
@@ -35,20 +45,17 @@ class Aside:
         return self.jobs[-self.left][0]
 
     def take(self) -> tuple[str, object | None]:
-        """The next job's name and answer, None where it has none."""
+        """The next job's name and answer, None where it has none; waits for it. Raises what the job has raised."""
         if self._thread is None:
             self._do(self.jobs[-self.left])
         self.left -= 1
-        return self._found.get()
+        name, answer, wrong = self._found.get()
+        if wrong is not None:
+            raise wrong
+        return name, answer
 
     def closed(self) -> bool:
         return self._closed.is_set()
-
-    def close(self) -> None:
-        """Ends the work; what is in hand at the time ends when it next asks."""
-        self._closed.set()
-        if self._thread is not None:
-            self._thread.join()
 
     def _work(self) -> None:
         for job in self.jobs:
@@ -59,6 +66,8 @@ class Aside:
     def _do(self, job: Job) -> None:
         name, answer = job
         try:
-            self._found.put((name, answer()))
+            self._found.put((name, answer(), None))
         except Stopped:
-            self._found.put((name, None))
+            self._found.put((name, None, None))
+        except Exception as wrong:
+            self._found.put((name, None, wrong))

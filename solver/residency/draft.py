@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -175,7 +176,7 @@ class Table:
     def layout(self) -> Layout:
         run_at = np.concatenate([[0], np.cumsum([len(r.ops) for r in self.reruns])]).astype(np.int64)
         order = sorted(range(len(self.reruns)), key=lambda r: (self.reruns[r].before, self.reruns[r].ops))
-        own = {
+        own: dict[str, Any] = {
             "n": self.problem.n,
             "load": self.problem.load,
             "arrivals": np.asarray(self.problem.arrivals, dtype=np.int64),
@@ -187,7 +188,7 @@ class Table:
             "target": np.asarray([r.target for r in self.reruns], dtype=np.int64),
             "turns": np.asarray(order, dtype=np.int64),
         }
-        return Layout(**own, **{name: getattr(self, name) for name in Layout._fields if name not in own})
+        return Layout(**{name: own[name] if name in own else getattr(self, name) for name in Layout._fields})
 
     @cached_property
     def world(self) -> World:

@@ -85,7 +85,7 @@ def prune(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -
     remove_surplus(
         problem.n, budget, problem.load, table.bytes, spans.first, spans.end, table.wraps, table.leave,
         table.first_gap, table.size, table.parts, table.part_at, table.extra, table.rerun_before, order,
-        draft.tier, draft.chosen,
+        np.arange(len(draft.chosen)), draft.tier, draft.chosen,
     )  # fmt: skip
     table.settle(draft)
 
@@ -216,9 +216,6 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             at = rerun_before[r]
             if chosen[r] or shut_rerun[r] or worst >= at or rerun_cost[r] == np.inf:
                 continue
-            if not _able(r, at, parts, part_at, first_gap, wraps, leave, tier):
-                shut_rerun[r] = True
-                continue
             relief, covers = 0.0, False
             for p in range(part_at[r], part_at[r + 1]):
                 s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
@@ -228,6 +225,9 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 elif (what == 1 or what == 3) and since < at:
                     relief -= float(storage_size[s]) * (crowd[at + 1] - crowd[since])
             if covers and relief > 0:
+                if not _able(r, at, parts, part_at, first_gap, wraps, leave, tier):
+                    shut_rerun[r] = True
+                    continue
                 score[found], option[found], where[found] = rerun_cost[r] / relief, r, -1
                 found += 1
         if found == 0:
@@ -371,13 +371,14 @@ def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untype
 @numba.njit(cache=True, nogil=True)
 def remove_surplus(  # type: ignore[no-untyped-def]
     n, budget, load, size, first, end, wraps, leave, first_gap, storage_size, parts, part_at, extra, rerun_before,
-    order, tier, chosen,
+    order, rerun_order, tier, chosen,
 ):
     end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
     held = load_without(
         n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
     )
-    for r in range(len(chosen)):
+    for i in range(len(rerun_order)):
+        r = rerun_order[i]
         if not chosen[r]:
             continue
         at, fits = rerun_before[r], True

@@ -18,12 +18,25 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperopt.engine import Outcome
-from hyperopt.engine.kernel import COPIES, FOR_COPY_IN, STEP, Record
+from hyperopt.engine.kernel import COPIES, FOR_COPY_IN, STEP
 from solver.residency.clockwork import set_positions
 from solver.residency.draft import Draft
 from solver.residency.filling import add_until_fits, remove_surplus
 from solver.residency.problem import Int64s
 from solver.residency.rehearsal import FITS, Layout, record_for, rehearse
+from solver.residency.ruin import (
+    ON_LINKS,
+    ROWS,
+    STEP_NS,
+    Known,
+    force_move,
+    force_rerun,
+    gap_of,
+    last_used,
+    ruin,
+    settle,
+    shift,
+)
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -37,28 +50,18 @@ HEAT = 0.02
 PATIENCE = 200
 """Rounds without a better plan after which the search goes back to the best."""
 
-SHIFTS = 0.35
-"""Part of the rounds that only move copies."""
-
 LEARN, FORGET = 0.3, 0.99
 """Of what a plan waits for a gap, the part added to its cost in later refills, and what is left of it a round later."""
 
 RETREATS = 6
 """Times that a draft is filled anew without the reruns that take room where nothing else can make any."""
 
-STEP_NS, ON_LINKS, ROWS = range(3)
-"""Places of `Known.figures`: step time, time of all copies (the lesser of two plans as fast is taken), copies."""
+SHIFT, RUIN, FORCE_MOVE, FORCE_RERUN = range(4)
+"""Ways to another plan."""
 
-
-class Known(NamedTuple):
-    """A draft and what became of it."""
-
-    tier: Int64s
-    out: Int64s
-    back: Int64s
-    chosen: Bools
-    record: Record
-    figures: Int64s
+WAYS = np.asarray([0.25, 0.35, 0.15, 0.25])
+"""How often each is gone. Learning it from how often a way led to a better plan gained nothing: shifts often do, a
+little."""
 
 
 class Prices(NamedTuple):
@@ -81,7 +84,7 @@ class Setting(NamedTuple):
     unlimited_ns: int
     bound_ns: float
     batch: int
-    knobs: Floats
+    ways: Floats
 
 
 class Course(NamedTuple):
@@ -122,28 +125,35 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
         _copy(current, trial, False)
         arm = _pick(dice, prices.merit)
         fits = True
-        if dice.random() < setting.knobs[0]:
-            _shift(dice, layout, current, trial)
+        way = _pick(dice, setting.ways)
+        if way == SHIFT:
+            shift(dice, layout, current, trial)
         else:
-            _ruin(dice, layout, current, trial, setting.knobs[11])
+            forced_gap = forced_rerun = -1
+            if way == RUIN:
+                ruin(dice, layout, current, trial)
+            elif way == FORCE_MOVE:
+                forced_gap = force_move(dice, layout, current, trial, prices, arm)
+            else:
+                forced_rerun = force_rerun(dice, layout, current, trial, prices, arm)
             out, back, again = prices.out[arm].copy(), prices.back[arm].copy(), prices.reruns[arm].copy()
             for g in range(gaps):
-                noise = np.exp(dice.normal(0.0, setting.knobs[1]))
+                noise = np.exp(dice.normal(0.0, NOISE))
                 for t in range(len(out)):
                     out[t, g] *= noise
-                    back[t, g] = back[t, g] * noise + course.penalty[g] * setting.knobs[5]
+                    back[t, g] = back[t, g] * noise + course.penalty[g]
             for r in range(len(again)):
-                again[r] *= np.exp(dice.normal(0.0, setting.knobs[1]))
-            filled = _filled(world, layout, setting, trial, out, back, again, dice.random() < setting.knobs[6])
+                again[r] *= np.exp(dice.normal(0.0, NOISE))
+            filled = _filled(world, layout, setting, trial, out, back, again, dice.random() < 0.7)
             fits = filled >= 0
             if fits:
-                if dice.random() < setting.knobs[7]:
-                    _prune(world, layout, setting, trial, out, back, filled == 1)
+                if forced_gap >= 0 or forced_rerun >= 0 or dice.random() < 0.3:
+                    _prune(world, layout, setting, trial, out, back, again, filled == 1, forced_gap, forced_rerun)
                 keep[:] = False
-                if dice.random() < setting.knobs[8]:
+                if dice.random() < 0.7:
                     for g in range(gaps):
                         keep[g] = current.tier[g] >= 0 and trial.tier[g] == current.tier[g]
-                lead = 1.0 if dice.random() < setting.knobs[9] else 1.0 + setting.knobs[10] * dice.random()
+                lead = 1.0 if dice.random() < 0.6 else 1.0 + 0.5 * dice.random()
                 _time(world, layout, trial, current.record, lead, keep)
         work += 1
         if not fits or not _judge(world, layout, stage, trial):
@@ -152,10 +162,10 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
             _retimed(world, layout, stage, trial, keep)
             work += 1
         better = _before(trial, current)
-        course.penalty[:] *= setting.knobs[4]
+        course.penalty[:] *= FORGET
         _charge(layout, setting, trial, course.penalty)
         slack = best.figures[STEP_NS] - setting.bound_ns
-        limit = current.figures[STEP_NS] - setting.knobs[2] * slack * np.log(max(dice.random(), 1e-9))
+        limit = current.figures[STEP_NS] - HEAT * slack * np.log(max(dice.random(), 1e-9))
         prices.merit[arm] = 0.98 * prices.merit[arm] + 0.02 * (0.1 + 5.0 * better)
         if trial.figures[STEP_NS] <= limit:
             _copy(trial, current, True)
@@ -164,7 +174,7 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
             course.idle[0] = 0
             break
         course.idle[0] += 1
-        if course.idle[0] % setting.knobs[3] == 0:
+        if course.idle[0] % PATIENCE == 0:
             _copy(best, current, True)
     return work
 
@@ -259,20 +269,6 @@ def _time(world, layout, trial, record, lead, keep):  # type: ignore[no-untyped-
 
 
 @numba.njit(cache=True, nogil=True)
-def _settle(layout, trial):  # type: ignore[no-untyped-def]
-    """Takes out moves of what no rerun keeps any more."""
-    held = np.zeros(len(layout.size), np.bool_)
-    for r in range(len(trial.chosen)):
-        if trial.chosen[r]:
-            for p in range(layout.part_at[r], layout.part_at[r + 1]):
-                if layout.parts[p, 4] == 1 and layout.parts[p, 2] < layout.parts[p, 3]:
-                    held[layout.parts[p, 1]] = True
-    for g in range(len(trial.tier)):
-        if layout.kept[g] and trial.tier[g] >= 0 and not held[layout.storage[g]]:
-            trial.tier[g] = -1
-
-
-@numba.njit(cache=True, nogil=True)
 def _filled(world, layout, setting, trial, out, back, again, timed):  # type: ignore[no-untyped-def]
     """Fills the trial, in time if that goes, at least in listed order: 1, or 0; -1 where it cannot be."""
     shut = np.zeros(len(again), np.bool_)
@@ -284,7 +280,7 @@ def _filled(world, layout, setting, trial, out, back, again, timed):  # type: ig
             trial.chosen[r] = chosen[r] and not shut[r]
             if shut[r]:
                 again[r] = np.inf
-        _settle(layout, trial)
+        settle(layout, trial)
         first = setting.timed_first if attempt == 0 else setting.listed_first
         end = setting.timed_end if attempt == 0 else setting.listed_end
         stuck = add_until_fits(
@@ -301,10 +297,10 @@ def _filled(world, layout, setting, trial, out, back, again, timed):  # type: ig
             any_shut = False
             for r in range(len(shut)):
                 if trial.chosen[r] and _takes_room(layout.parts, layout.part_at, layout.rerun_before, r, stuck):
-                    shut[r] = any_shut = True
+                    shut[r], any_shut = True, True
             if not any_shut:
                 shut[:] = True
-            all_shut = shut.all()
+            all_shut = bool(shut.all())
     return -1
 
 
@@ -321,194 +317,26 @@ def _takes_room(parts, part_at, rerun_before, r, op):  # type: ignore[no-untyped
 
 
 @numba.njit(cache=True, nogil=True)
-def _prune(world, layout, setting, trial, out, back, timed):  # type: ignore[no-untyped-def]
-    """Takes out, dearest first, what the trial fits without."""
-    _settle(layout, trial)
+def _prune(world, layout, setting, trial, out, back, again, timed, forced_gap, forced_rerun):  # type: ignore[no-untyped-def]
+    """Takes out, dearest first, what the trial fits without, but for what has been forced in."""
+    settle(layout, trial)
     dear = np.empty(len(trial.tier))
     for g in range(len(dear)):
         t = trial.tier[g]
-        dear[g] = (out[t, g] + back[t, g]) / max(layout.bytes[g], 1) if t >= 0 else -1.0
+        dear[g] = (out[t, g] + back[t, g]) / max(layout.bytes[g], 1) if t >= 0 and g != forced_gap else -1.0
+    made = np.flatnonzero(trial.chosen)
+    made = made[made != forced_rerun]
     first = setting.timed_first if timed else setting.listed_first
     end = setting.timed_end if timed else setting.listed_end
+    order = np.argsort(-dear)
+    if forced_gap >= 0:
+        order = order[order != forced_gap]
     remove_surplus(
         layout.n, world.limit, layout.load, layout.bytes, first, end, layout.wraps, layout.leave, layout.first_gap,
-        layout.size, layout.parts, layout.part_at, layout.extra, layout.rerun_before, np.argsort(-dear),
-        trial.tier, trial.chosen,
+        layout.size, layout.parts, layout.part_at, layout.extra, layout.rerun_before, order,
+        made[np.argsort(-again[made])], trial.tier, trial.chosen,
     )  # fmt: skip
-    _settle(layout, trial)
-
-
-# -- where to ruin ------------------------------------------------------------------------------------------
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def _waited(memory_ns, wait_ns, wait_kind, op):  # type: ignore[no-untyped-def]
-    return memory_ns[op] + (wait_ns[op] if wait_kind[op] == FOR_COPY_IN else 0)
-
-
-@numba.njit(cache=True, nogil=True)
-def _center(dice, layout, record):  # type: ignore[no-untyped-def]
-    """An operator that waits, mostly, the more the longer; or any."""
-    if dice.random() < 0.85:
-        total = 0.0
-        for k in range(layout.n):
-            total += _waited(record.memory_ns, record.wait_ns, record.wait_kind, k)
-        left = dice.random() * total
-        if total > 0:
-            for k in range(layout.n):
-                left -= _waited(record.memory_ns, record.wait_ns, record.wait_kind, k)
-                if left < 0:
-                    return k
-    return int(dice.random() * layout.n)
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def _gap_of(first_gap, tier, out, back, s, op):  # type: ignore[no-untyped-def]
-    """The used gap of a storage that is copied after, or before, an operator; -1: none."""
-    for g in range(first_gap[s], first_gap[s + 1]):
-        if tier[g] >= 0 and (out[g] == op or back[g] == op):
-            return g
-    return -1
-
-
-@numba.njit(cache=True, nogil=True)
-def _nearest(dice, distance, count):  # type: ignore[no-untyped-def]
-    """The places of the `count` least."""
-    count = min(count, len(distance))
-    found = np.empty(count, np.int64)
-    for i in range(count):
-        least = -1
-        for j in range(len(distance)):
-            if distance[j] != np.inf and (least < 0 or distance[j] < distance[least]):
-                least = j
-        found[i] = least
-        if least >= 0:
-            distance[least] = np.inf
-    return found
-
-
-@numba.njit(cache=True, nogil=True)
-def _shift(dice, layout, current, trial):  # type: ignore[no-untyped-def]
-    """Moves one or two copies, mostly near a wait, some operators earlier or later."""
-    n = layout.n
-    center = _center(dice, layout, current.record)
-    distance = np.full(len(trial.tier), np.inf)
-    for g in range(len(distance)):
-        if trial.tier[g] >= 0:
-            near = abs(trial.back[g] - center) if trial.back[g] < n else n
-            distance[g] = min(near, abs(trial.out[g] - center)) + dice.random() * n / 20
-    for g in _nearest(dice, distance, 1 + int(dice.random() * 2)):
-        if g < 0:
-            continue
-        by = 2 ** int(dice.random() * 6) * (1 if dice.random() < 0.5 else -1)
-        if dice.random() < 0.7 and trial.back[g] < n:
-            place = _moved(layout.arrivals, trial.back[g], by)
-            if (0 if layout.wraps[g] else layout.leave[g] + 1) <= place <= layout.latest[g]:
-                trial.back[g] = place
-        else:
-            place = _moved(layout.departures, trial.out[g], by)
-            if layout.written[g] <= place <= layout.leave[g]:
-                trial.out[g] = place
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def _moved(places, at, by):  # type: ignore[no-untyped-def]
-    """The place so many places on; -1 where there is none."""
-    i = np.searchsorted(places, at, side="right") - 1 + by
-    return places[i] if 0 <= i < len(places) else -1
-
-
-@numba.njit(cache=True, nogil=True)
-def _ruin(dice, layout, current, trial, most):  # type: ignore[no-untyped-def]
-    """Takes out a few gaps around an operator that waits, or anywhere."""
-    n, record, tier = layout.n, current.record, trial.tier
-    last, waits = 0, 0.0
-    for k in range(n):
-        last = max(last, record.end[k])
-        waits += _waited(record.memory_ns, record.wait_ns, record.wait_kind, k)
-    tail = float(current.figures[STEP_NS] - last)
-    if tail > 0 and dice.random() * (waits + tail) < tail:
-        _ruin_tail(dice, layout, current, trial, last)
-        if dice.random() < 0.5:
-            return
-    center = _center(dice, layout, record)
-    if dice.random() < 0.5:
-        _ruin_queue(dice, layout, current, trial, center)
-        if dice.random() < 0.5:
-            return
-    size = 1 + int(dice.random() * most)
-    distance = np.full(len(tier), np.inf)
-    for g in range(len(tier)):
-        if tier[g] >= 0:
-            near = min(abs(trial.back[g] - center), abs(trial.out[g] - center))
-            if layout.wraps[g]:
-                near = min(near, abs(layout.leave[g] - center))
-            distance[g] = near + dice.random() * n / 20
-    for g in _nearest(dice, distance, size):
-        if g >= 0:
-            tier[g] = -1
-    if record.wait_for[center] >= 0 and dice.random() < 0.5:
-        s = record.wait_for[center]
-        tier[layout.first_gap[s] : layout.first_gap[s + 1]] = -1
-    if dice.random() < 0.5:
-        distance = np.full(len(trial.chosen), np.inf)
-        for r in range(len(distance)):
-            if trial.chosen[r]:
-                distance[r] = abs(layout.rerun_before[r] - center) + dice.random() * n / 20
-        for r in _nearest(dice, distance, 1 + int(dice.random() * 3)):
-            if r >= 0:
-                trial.chosen[r] = False
-        _settle(layout, trial)
-
-
-@numba.njit(cache=True, nogil=True)
-def _ruin_tail(dice, layout, current, trial, last):  # type: ignore[no-untyped-def]
-    """Takes out some of the moves whose copies outlast the operators."""
-    count = 1 + int(dice.random() * 4)
-    copies, rows = current.record.copies, current.figures[ROWS]
-    for _ in range(count):
-        seen, chosen = 0, -1
-        for i in range(rows):
-            if copies[i, 3] == 1 and copies[i, 6] > last:
-                seen += 1
-                if dice.random() * seen < 1:
-                    chosen = copies[i, 0]
-        if chosen >= 0:
-            g = _last_used(layout.first_gap, trial.tier, chosen)
-            if g >= 0:
-                trial.tier[g] = -1
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
-def _last_used(first_gap, tier, s):  # type: ignore[no-untyped-def]
-    for g in range(first_gap[s + 1] - 1, first_gap[s] - 1, -1):
-        if tier[g] >= 0:
-            return g
-    return -1
-
-
-@numba.njit(cache=True, nogil=True)
-def _ruin_queue(dice, layout, current, trial, center):  # type: ignore[no-untyped-def]
-    """Takes out some of the moves whose copies are under way when an operator starts, or have just ended."""
-    record, rows = current.record, current.figures[ROWS]
-    until = record.start[center]
-    since = until - record.memory_ns[center] - record.wait_ns[center] - current.figures[STEP_NS] // 50
-    copies = record.copies
-    for _ in range(1 + int(dice.random() * 5)):
-        seen, chosen = 0, -1
-        for i in range(rows):
-            if copies[i, 6] > since and copies[i, 5] <= until:
-                seen += 1
-                if dice.random() * seen < 1:
-                    chosen = i
-        if chosen < 0:
-            return
-        g = _gap_of(layout.first_gap, trial.tier, trial.out, trial.back, copies[chosen, 0], copies[chosen, 1])
-        if g >= 0:
-            trial.tier[g] = -1
-
-
-# -- what is to blame ---------------------------------------------------------------------------------------
+    settle(layout, trial)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -532,11 +360,11 @@ def _charge(layout, setting, trial, penalty):  # type: ignore[no-untyped-def]
                 ended += copies[i, 3] == 1 and until - waited < copies[i, 6] <= until
             for i in range(rows):
                 if copies[i, 3] == 1 and until - waited < copies[i, 6] <= until:
-                    g = _gap_of(layout.first_gap, trial.tier, trial.out, trial.back, copies[i, 0], copies[i, 1])
+                    g = gap_of(layout.first_gap, trial.tier, trial.out, trial.back, copies[i, 0], copies[i, 1])
                     if g >= 0:
                         penalty[g] += LEARN * waited / ended
     for i in range(rows):
         if copies[i, 3] == 1 and copies[i, 6] > last:
-            g = _last_used(layout.first_gap, trial.tier, copies[i, 0])
+            g = last_used(layout.first_gap, trial.tier, copies[i, 0])
             if g >= 0:
                 penalty[g] += LEARN * (copies[i, 6] - max(copies[i, 5], last))

@@ -111,7 +111,7 @@ class Stage(NamedTuple):
     state: State
     record: Record
     events: Int64s
-    count: Int64s
+    places: Int64s
     turn: Int64s
 
 
@@ -150,7 +150,7 @@ def stage_for(layout: Layout, arrays: Arrays) -> Stage:
         ),
         record=record_for(layout, tiers),
         events=np.zeros((events, 6), np.int64),
-        count=np.zeros(n + 2, np.int64),
+        places=np.zeros(n + 2, np.int64),
         turn=np.zeros(events, np.int64),
     )
 
@@ -242,7 +242,7 @@ def _begin(world, orders, state, starts):  # type: ignore[no-untyped-def]
 def write(world, layout, stage, tier, out, back, chosen):  # type: ignore[no-untyped-def]
     """The draft as orders, in the stage; returns how many start in a tier, are copied in, stand after an operator, and
     are executed again."""
-    n, orders, events, count, turn = layout.n, stage.orders, stage.events, stage.count, stage.turn
+    n, orders, events, count, turn = layout.n, stage.orders, stage.events, stage.places, stage.turn
     starts, rows = _write_events(layout, tier, out, back, events, orders.initial, orders.initial_tier)
     for r in range(len(chosen)):
         if chosen[r]:
@@ -350,8 +350,8 @@ def _write_reruns(layout, tables, orders, chosen):  # type: ignore[no-untyped-de
 def _write_events(layout, tier, out, back, events, initial, initial_tier):  # type: ignore[no-untyped-def]
     """Rows of (operator, 0 copy in / 1 copy out / 2 release / 3 release_host, storage, tier, rank) and the initial
     placements: `assemble`'s journeys, compiled. Returns how many of each there are."""
-    n, first_gap, after, before, leave = layout.n, layout.first_gap, layout.after, layout.before, layout.leave
-    wraps, version, writer_at, writer = layout.wraps, layout.version, layout.writer_at, layout.writer
+    n, first_gap, before, leave, wraps = layout.n, layout.first_gap, layout.before, layout.leave, layout.wraps
+    writer_at, writer = layout.writer_at, layout.writer
     next_compute, last_access, stays = layout.next_compute, layout.last_access, layout.stays
     rows = starts = 0
     for s in range(len(first_gap) - 1):

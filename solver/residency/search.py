@@ -28,7 +28,7 @@ from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent
 from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
-from solver.residency.refill import Prices, Setting, course_from, play
+from solver.residency.refill import RETREATS, WAYS, Prices, Setting, course_from, play
 from solver.residency.rounding import rounded
 
 Floats = npt.NDArray[np.float64]
@@ -46,10 +46,6 @@ BISECTIONS = 16
 FIRST_CALL, CALL_S = 8, 0.05
 """Plans that compiled rounds judge before anybody is asked whether to stop: at first, and by their time."""
 
-RETREATS = 6
-"""Times that a draft is filled anew without the reruns that take room where nothing else can make any."""
-
-KNOBS = np.asarray([0.35, 0.4, 0.02, 200, 0.99, 1.0, 0.7, 0.3, 0.7, 0.6, 0.5, 8.0])
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
 
@@ -293,7 +289,7 @@ class Search:
             return
         table, stop, most = self.table, self.incumbent.stop, FIRST_CALL
         course = course_from(self.best.draft, self.best.outcome, table.layout)
-        setting = self._setting()
+        setting = self.setting()
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
             began = time.monotonic()
@@ -307,8 +303,8 @@ class Search:
             rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 
-    def _setting(self) -> Setting:
+    def setting(self) -> Setting:
         return Setting(
             self.listed.first, self.listed.end, self.timed.first, self.timed.end,
-            self.problem.unlimited.step_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, KNOBS,
+            self.problem.unlimited.step_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, WAYS,
         )  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -67,6 +68,13 @@ SECONDS_A_GAP = 1e-3
 
 ROUNDS = 3_000
 """Ruins and refills where no limit is given."""
+
+
+class Finer(NamedTuple):
+    """The bound on the fine axis, and all reruns, those that its guides want too."""
+
+    solution: Solution
+    reruns: list[Rerun]
 
 
 class NotPlannable(ValueError):
@@ -182,21 +190,21 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     early.go_on_from(plain)
     incumbent.tell()
 
-    def finer() -> tuple[Solution, list[Rerun]]:
+    def finer() -> Finer:
         solution = solve_fluid(fluid, left, lambda: aside.closed() or incumbent.asked(), coarse=(coarse, rough))
         found = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
-        return solution, list(dict.fromkeys([*found, *in_waits(problem, found)]))
+        return Finer(solution, list(dict.fromkeys([*found, *in_waits(problem, found)])))
 
     def rule(name: str) -> Callable[[], Decisions]:
         return lambda: RIVALS[name](problem)
 
     jobs: list[Job] = [("fluid", finer), *((name, rule(name)) for name in STRONG if name not in done)]
     aside = Aside(jobs, beside=limit is not None)
-    try:
-        _beside(problem, incumbent, request, aside, early, fluid)
-    finally:
-        incumbent.over = True
-        aside.close()
+    with aside:
+        try:
+            _beside(problem, incumbent, request, aside, early, fluid)
+        finally:
+            incumbent.over = True
 
 
 def _beside(
@@ -212,10 +220,10 @@ def _beside(
         if isinstance(answer, Decisions):
             _offer_rule(problem, incumbent, name, answer)
             search.take(answer, name)
-        elif answer is not None:
-            solution, known = answer
-            incumbent.prove(solution.bound_ns)
-            finer = Search(problem, incumbent, Table(problem, known), fluid, solution, request.seed)
+        elif isinstance(answer, Finer):
+            incumbent.prove(answer.solution.bound_ns)
+            table = Table(problem, answer.reruns)
+            finer = Search(problem, incumbent, table, fluid, answer.solution, request.seed)
             finer.go_on_from(search)
             finer.start()
             search = finer
