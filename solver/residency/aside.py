@@ -12,6 +12,9 @@ from threading import Event, Thread
 
 from solver.stop import Stopped
 
+PATIENCE_S = 0.3
+"""How long work in hand may take to end before it is left to itself."""
+
 Job = tuple[str, Callable[[], object]]
 
 
@@ -31,10 +34,10 @@ class Aside:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the work; what is in hand at the time ends when it next asks."""
+        """Ends the work; what is in hand at the time ends when it next asks, which is not waited for long."""
         self._closed.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(PATIENCE_S)
 
     def ready(self) -> bool:
         """Whether an answer can be had without waiting for another thread."""

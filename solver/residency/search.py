@@ -100,6 +100,9 @@ class Search:
 
     def replayed(self, draft: Draft) -> Found | None:
         self.problem.check()
+        return self._offered(draft)
+
+    def _offered(self, draft: Draft) -> Found | None:
         orders = self.table.orders(draft)
         outcome = run(self.table.arrays, orders, self.problem.hbm_bytes, self.problem.budget.tiers)
         self.incumbent.offer_outcome(orders, outcome, self.stage)
@@ -299,7 +302,7 @@ class Search:
             stop.work += judged
             if course.idle[0] == 0:
                 best = course.best
-                self.replayed(Draft(best.tier, best.out, best.back, best.chosen))
+                self._offered(Draft(best.tier, best.out, best.back, best.chosen))
             rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 

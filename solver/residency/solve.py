@@ -1,8 +1,8 @@
 """The residency solver: from a profile and budgets to the best plan found, with a proven bound.
 
     moves alone ──▶ rules of thumb ──▶ small? exact search, else
-    coarse bound ──▶ drafts, and Capuchin's rule if quick
-    fluid bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill ──▶ the rivals' plans, as drafts too
+    coarse bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill
+    beside it: fluid bound ──▶ guides, drafts; the rivals' plans, as drafts too ──▶ ruin and refill
                                             every plan through `Incumbent.offer`: judged by replay
 
 The parts of the search are in their modules; this one is their order, and when to stop. What takes long calls
@@ -45,14 +45,21 @@ from solver.stop import BoundReached, Cancelled, Criterion, Stop, Stopped, TimeL
 ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
 
-BOUND_SHARE = 0.5
+BOUND_SHARE = 0.6
 """Part of the time limit that the bound may take, beside the search."""
+
+COARSE_SHARE = 0.1
+"""Part of it that the bound on the coarse axis may take, before the search."""
 
 EARLY_SHARE = 0.15
 """Part of the time limit after which the search on the coarse axis stops, if only with one draft."""
 
 EARLY_RULE_SHARE = 0.3
 """The same of the strongest rule, where it comes before the bound: it then has its turn after it, with the others."""
+
+DRAFTS_SHARE = 0.1
+"""Part of the time limit that drafts by the fine bound's guides may take: most are no better than what the search has
+found by then."""
 
 FEW_OPERATORS = 4_000
 """Up to here the rules of thumb take well under a second; beyond they wait until there is a plan."""
@@ -180,7 +187,7 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     incumbent.tell()
     limit, began = request.time_limit_s, time.monotonic()
     coarse = Fluid(problem, COARSE)
-    rough = solve_fluid(coarse, None if limit is None else BOUND_SHARE / 4 * limit, incumbent.stopped)
+    rough = solve_fluid(coarse, None if limit is None else COARSE_SHARE * limit, incumbent.stopped)
     incumbent.prove(rough.bound_ns)
     left = None if limit is None else BOUND_SHARE * limit - (time.monotonic() - began)
     problem.check()
@@ -225,7 +232,7 @@ def _beside(
             table = Table(problem, answer.reruns)
             finer = Search(problem, incumbent, table, fluid, answer.solution, request.seed)
             finer.go_on_from(search)
-            finer.start()
+            finer.start(share=incumbent.stop.spent() + DRAFTS_SHARE)
             search = finer
     search.improve(ROUNDS)
 
