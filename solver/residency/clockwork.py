@@ -163,7 +163,7 @@ def set_positions(  # type: ignore[no-untyped-def]
             held[k] += size[g]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _first_from(times, first, last, at):  # type: ignore[no-untyped-def]
     """The first operator in first .. last - 1 with times >= at; `last` where there is none. `times` rise."""
     low, high = first, last
@@ -176,7 +176,7 @@ def _first_from(times, first, last, at):  # type: ignore[no-untyped-def]
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _last_ended(end, last_departure, first, last, at):  # type: ignore[no-untyped-def]
     """The last departure in first .. last whose operator has ended by `at`; `first` where there is none."""
     low, high = first, last

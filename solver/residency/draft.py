@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from hyperopt.engine import Orders, arrays_of, orders_from
+from hyperopt.engine import Orders, arrays_of
 from hyperopt.plan import HOST, Action, ActionKind, Recompute, Residency
 from solver.residency.candidates import Decisions, Move, Rerun
 from solver.residency.clashes import clashes
 from solver.residency.problem import Gap, Int64s, Problem
+from solver.residency.rehearsal import Layout, Stage, World, stage_for, trimmed, write
 
 Bools = npt.NDArray[np.bool_]
 
@@ -172,6 +173,42 @@ class Table:
         return np.asarray(self.arrays.tables.duplex, dtype=np.bool_)
 
     @cached_property
+    def layout(self) -> Layout:
+        run_at = np.concatenate([[0], np.cumsum([len(r.ops) for r in self.reruns])]).astype(np.int64)
+        order = sorted(range(len(self.reruns)), key=lambda r: (self.reruns[r].before, self.reruns[r].ops))
+        own: dict[str, Any] = {
+            "n": self.problem.n,
+            "load": self.problem.load,
+            "arrivals": np.asarray(self.problem.arrivals, dtype=np.int64),
+            "departures": np.asarray(self.problem.departures, dtype=np.int64),
+            "clash_at": self.rerun_clashes[0],
+            "clash": self.rerun_clashes[1],
+            "run_at": run_at,
+            "run": np.asarray([k for r in self.reruns for k in r.ops], dtype=np.int64),
+            "target": np.asarray([r.target for r in self.reruns], dtype=np.int64),
+            "turns": np.asarray(order, dtype=np.int64),
+        }
+        return Layout(**{name: own[name] if name in own else getattr(self, name) for name in Layout._fields})
+
+    @cached_property
+    def world(self) -> World:
+        arrays, given = self.arrays, self.problem.budget.tiers
+        own = self.problem.profile.device.tiers
+        return World(
+            tables=arrays.tables,
+            resident=arrays.resident,
+            returns=arrays.returns,
+            final=arrays.final,
+            base_bytes=arrays.base_bytes,
+            limit=self.problem.hbm_bytes,
+            budgets=np.asarray([given.get(name, own[name].bytes) for name in arrays.tiers], dtype=np.int64),
+        )
+
+    @cached_property
+    def stage(self) -> Stage:
+        return stage_for(self.layout, self.arrays)
+
+    @cached_property
     def rerun_clashes(self) -> tuple[Int64s, Int64s]:
         return clashes(self.parts, len(self.reruns), len(self.size))
 
@@ -213,36 +250,9 @@ class Table:
 
     def orders(self, draft: Draft) -> Orders:
         """The draft as the engine's orders."""
-        initial, initial_tier, events = write_events(
-            self.problem.n, self.first_gap, self.after, self.before, self.leave, self.wraps, self.version,
-            self.writer_at, self.writer, self.next_compute, self.last_access, self.stays,
-            draft.tier, draft.out, draft.back,
-        )  # fmt: skip
-        early = events[:, 1] == 0
-        copies, late = events[early], events[~early]
-        copies = copies[np.lexsort((copies[:, 4], copies[:, 0]))]
-        late = late[np.lexsort((late[:, 4], late[:, 1], late[:, 0]))]
-        chosen = np.flatnonzero(draft.chosen).tolist()
-        if chosen:
-            drops = np.asarray(
-                sorted({(leave, s) for r in chosen for s, leave in self.reruns[r].drops}), dtype=np.int64
-            )
-            dropped = np.zeros((len(drops), 5), dtype=np.int64)
-            dropped[:, 0], dropped[:, 1], dropped[:, 2] = drops[:, 0], 2, drops[:, 1]
-            late = np.concatenate([late, dropped])
-            late = late[np.argsort(late[:, 0] * 4 + late[:, 1], kind="stable")]
-            chosen.sort(key=lambda r: (self.reruns[r].before, self.reruns[r].ops))
-        return orders_from(
-            self.arrays,
-            initial=(initial, initial_tier),
-            copy_in=(copies[:, 0], copies[:, 2]),
-            after=(late[:, 0], late[:, 1] - 1, late[:, 2], np.maximum(late[:, 3], 0)),
-            recompute=(
-                [self.reruns[r].before for r in chosen],
-                [self.reruns[r].target for r in chosen],
-                [self.reruns[r].ops for r in chosen],
-            ),
-        )
+        stage = self.stage
+        counts = write(self.world, self.layout, stage, draft.tier, draft.out, draft.back, draft.chosen)
+        return trimmed(stage.orders, counts)
 
     def residency(self, draft: Draft) -> Residency:
         return residency_of(self.problem, self.orders(draft))
@@ -285,82 +295,3 @@ def _last(places: list[int], n: int) -> Int64s:
     """Per operator the last of `places` at or before it; -1 where there is none."""
     at = np.concatenate([[-1], np.asarray(places, dtype=np.int64)])
     return np.asarray(at[np.searchsorted(at[1:], np.arange(n + 1), side="right")], dtype=np.int64)
-
-
-@numba.njit(cache=True, nogil=True)
-def write_events(  # type: ignore[no-untyped-def]
-    n, first_gap, after, before, leave, wraps, version, writer_at, writer, next_compute, last_access, stays,
-    tier, out, back,
-):
-    """Rows of (operator, 0 copy in / 1 copy out / 2 release / 3 release_host, storage, tier, rank) and the initial
-    placements: `assemble`'s journeys, compiled."""
-    storages = len(first_gap) - 1
-    active = 0
-    for g in range(len(tier)):
-        active += tier[g] >= 0
-    events = np.empty((5 * active, 5), np.int64)
-    initial = np.empty(active, np.int64)
-    initial_tier = np.empty(active, np.int64)
-    rows = starts = 0
-    for s in range(storages):
-        wrap = -1
-        some = False
-        for g in range(first_gap[s], first_gap[s + 1]):
-            if tier[g] >= 0:
-                some = True
-                if wraps[g]:
-                    wrap = g
-        if not some:
-            continue
-        copied = -2  # the operator after which the copy in a tier was made; -1: there from the start; -2: no copy
-        last = first_gap[s + 1]
-        move = -1
-        if wrap >= 0:
-            initial[starts], initial_tier[starts] = s, tier[wrap]
-            starts += 1
-            if back[wrap] < n:
-                copied = -1
-                move = wrap
-                events[rows] = (back[wrap], 0, s, tier[wrap], before[wrap])
-                rows += 1
-        for g in range(first_gap[s], last + 1):
-            # The next gap used after `move`, or none at `last`.
-            if g < last and (tier[g] < 0 or (wraps[g] and leave[g] >= n)):
-                continue
-            if move >= 0:  # the copy that `move` has left: kept for g, or given up at its consumer
-                keep = False
-                arrival = next_compute[min(before[move], n - 1)]
-                if g < last and tier[move] == tier[g]:
-                    keep = copied != -2 and not _written(writer_at, writer, s, copied + 1, max(leave[g], out[g]))
-                if not keep:
-                    overwritten = _written(writer_at, writer, s, before[move], arrival)
-                    in_time = arrival < n and (g == last or arrival < out[g])
-                    dies = not stays[s] and 0 <= last_access[s] <= arrival
-                    if not overwritten and in_time and not dies:
-                        events[rows] = (arrival, 3, s, -1, before[move])
-                        rows += 1
-                        copied = -2
-            if g == last:
-                break
-            gone = max(leave[g], out[g])
-            if copied == -2 or _written(writer_at, writer, s, copied + 1, gone):
-                copied = out[g]
-                events[rows] = (out[g], 1, s, tier[g], leave[g] * 4 + 1)
-                rows += 1
-            events[rows] = (gone, 2, s, -1, before[g])
-            rows += 1
-            move = -1
-            if not wraps[g]:
-                events[rows] = (back[g], 0, s, tier[g], before[g])
-                rows += 1
-                move = g
-    return initial[:starts], initial_tier[:starts], events[:rows]
-
-
-@numba.njit(cache=True, nogil=True)
-def _written(writer_at, writer, s, first, last):  # type: ignore[no-untyped-def]
-    """Whether storage s is written at one of operators first .. last."""
-    for i in range(writer_at[s], writer_at[s + 1]):
-        if writer[i] >= first:
-            return writer[i] <= last
-    return False

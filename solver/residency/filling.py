@@ -85,7 +85,7 @@ def prune(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -
     remove_surplus(
         problem.n, budget, problem.load, table.bytes, spans.first, spans.end, table.wraps, table.leave,
         table.first_gap, table.size, table.parts, table.part_at, table.extra, table.rerun_before, order,
-        draft.tier, draft.chosen,
+        np.arange(len(draft.chosen)), draft.tier, draft.chosen,
     )  # fmt: skip
     table.settle(draft)
 
@@ -185,7 +185,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             return -1
         found = 0
         for g in range(gaps):
-            if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
+            if tier[g] >= 0 or dropped[storage[g]] or (kept[g] and not needed[storage[g]]):
                 continue
             if wraps[g]:
                 if end[g] <= worst < first[g]:
@@ -225,11 +225,15 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 elif (what == 1 or what == 3) and since < at:
                     relief -= float(storage_size[s]) * (crowd[at + 1] - crowd[since])
             if covers and relief > 0:
+                if not _able(r, at, parts, part_at, first_gap, wraps, leave, tier):
+                    shut_rerun[r] = True
+                    continue
                 score[found], option[found], where[found] = rerun_cost[r] / relief, r, -1
                 found += 1
         if found == 0:
             return worst
-        for _ in range(min(batch, found)):
+        taken = 0
+        while taken < batch:  # what turns out to be in the way of another changes nothing: the next best is asked
             i = 0
             for j in range(1, found):
                 if score[j] < score[i]:
@@ -238,7 +242,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 break
             score[i] = np.inf
             if where[i] < 0:
-                _make_again(
+                taken += _make_again(
                     option[i], n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
                     first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
                 )
@@ -267,6 +271,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 shut[t, g] = True
                 continue
             tier[g] = t
+            taken += 1
             for h in range(first_gap[s], first_gap[s + 1]):
                 if wraps[g] and h != g and tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
                     i = tier[h]
@@ -285,17 +290,13 @@ def _make_again(  # type: ignore[no-untyped-def]
     r, n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
     first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
 ):
-    """Chooses rerun r unless what it drops or needs is moved at the time."""
+    """Chooses rerun r unless what it drops or needs is moved at the time; returns whether it did."""
     if chosen[r] or shut_rerun[r]:
-        return
-    at, able = rerun_before[r], True
-    for p in range(part_at[r], part_at[r + 1]):
-        s, what = parts[p, 1], parts[p, 4]
-        for h in range(first_gap[s], first_gap[s + 1]):
-            able = able and (tier[h] < 0 or (what == 1 and not (wraps[h] and at > leave[h])))
+        return False
+    at = rerun_before[r]
     shut_rerun[r] = True
-    if not able:
-        return
+    if not _able(r, at, parts, part_at, first_gap, wraps, leave, tier):
+        return False
     chosen[r] = True
     for c in range(clash_at[r], clash_at[r + 1]):
         shut_rerun[clash[c]] = True
@@ -317,9 +318,21 @@ def _make_again(  # type: ignore[no-untyped-def]
                         _add(held, n, size[h], sooner, end[h], False)
                     end[h] = sooner
     held[at] += extra[r]
+    return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
+def _able(r, at, parts, part_at, first_gap, wraps, leave, tier):  # type: ignore[no-untyped-def]
+    """Whether nothing that rerun r drops is moved, nor what it needs at the time."""
+    for p in range(part_at[r], part_at[r + 1]):
+        s, what = parts[p, 1], parts[p, 4]
+        for h in range(first_gap[s], first_gap[s + 1]):
+            if tier[h] >= 0 and (what != 1 or (wraps[h] and at > leave[h])):
+                return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True, inline="always")
 def _pay(g, storage, version, wraps, first_gap, paid):  # type: ignore[no-untyped-def]
     s = storage[g]
     for h in range(first_gap[s], first_gap[s + 1]):
@@ -327,7 +340,7 @@ def _pay(g, storage, version, wraps, first_gap, paid):  # type: ignore[no-untype
             paid[h] = True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _add(held, n, amount, first, end, wraps):  # type: ignore[no-untyped-def]
     if wraps:
         for k in range(end):
@@ -339,7 +352,7 @@ def _add(held, n, amount, first, end, wraps):  # type: ignore[no-untyped-def]
             held[k] += amount
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untyped-def]
     if not wraps:
         for k in range(first, end):
@@ -358,13 +371,14 @@ def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untype
 @numba.njit(cache=True, nogil=True)
 def remove_surplus(  # type: ignore[no-untyped-def]
     n, budget, load, size, first, end, wraps, leave, first_gap, storage_size, parts, part_at, extra, rerun_before,
-    order, tier, chosen,
+    order, rerun_order, tier, chosen,
 ):
     end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
     held = load_without(
         n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
     )
-    for r in range(len(chosen)):
+    for i in range(len(rerun_order)):
+        r = rerun_order[i]
         if not chosen[r]:
             continue
         at, fits = rerun_before[r], True

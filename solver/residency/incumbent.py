@@ -86,6 +86,7 @@ class Incumbent:
         self._check_at = 0.0
         self._cancelled_at = float("inf")
         self._share = 1.0
+        self.over = False  # nobody waits for more: `check` ends what is still under way
 
     @property
     def best_ns(self) -> int | None:
@@ -98,6 +99,10 @@ class Incumbent:
     def stopped(self) -> bool:
         if time.monotonic() >= self._tell_at:
             self.tell()
+        return self.asked()
+
+    def asked(self) -> bool:
+        """As `stopped`, from any thread: nobody is told anything."""
         return self.stop.asked(self.best_ns, self.bound_ns)
 
     def check(self) -> None:
@@ -105,6 +110,8 @@ class Incumbent:
 
         Without one, late goes on, for a late first plan is worth more than none, and cancelled does for PATIENCE_S.
         """
+        if self.over:
+            raise Stopped
         now = time.monotonic()
         if now < self._check_at:
             return

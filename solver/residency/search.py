@@ -9,8 +9,8 @@ Every step is judged by replay. A refill costs about a millisecond a thousand op
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +22,13 @@ from solver.residency.candidates import Decisions
 from solver.residency.clockwork import plan_times
 from solver.residency.columns import Solution
 from solver.residency.draft import STAYS, Draft, Table
-from solver.residency.filling import Costs, Spans, fill, in_time, listed, prune
+from solver.residency.filling import BATCH as FILL_BATCH
+from solver.residency.filling import Costs, Spans, fill, in_time, listed
 from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent
 from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
+from solver.residency.refill import RETREATS, WAYS, Prices, Setting, course_from, play
 from solver.residency.rounding import rounded
 
 Floats = npt.NDArray[np.float64]
@@ -41,26 +43,8 @@ SPARES = (0.0, 0.04)
 BISECTIONS = 16
 """Of the budget, for the least that can be filled."""
 
-MOST_ROUNDS = 1 << 30
-"""Where a time limit ends the search, this does not."""
-
-NOISE = 0.4
-"""Spread of the logarithm of the costs in a refill."""
-
-HEAT = 0.02
-"""A worse plan is taken on when it is worse by some of the distance to the bound: so much of it, on average."""
-
-PATIENCE = 200
-"""Rounds without a better plan after which the search goes back to the best."""
-
-SHIFTS = 0.35
-"""Part of the rounds that only move copies."""
-
-LEARN, FORGET = 0.3, 0.99
-"""Of what a plan waits for a gap, the part added to its cost in later refills, and what is left of it a round later."""
-
-RETREATS = 6
-"""Times that a draft is filled anew without the reruns that take room where nothing else can make any."""
+FIRST_CALL, CALL_S = 8, 0.05
+"""Plans that compiled rounds judge before anybody is asked whether to stop: at first, and by their time."""
 
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
@@ -87,7 +71,12 @@ class Search:
             (guide, costs_at(table, fluid, guide.prices, toll)) for guide in solution.guides for toll in TOLLS
         ]
         self.costs = self.tolls[0][1]
-        self.merit = np.ones(len(self.tolls))
+        self.arms = Prices(
+            np.stack([costs.out for _, costs in self.tolls]),
+            np.stack([costs.back for _, costs in self.tolls]),
+            np.stack([costs.reruns for _, costs in self.tolls]),
+            np.ones(len(self.tolls)),
+        )
         self.listed, self.timed = listed(table), in_time(table, *self.usual)
         self.best: Found | None = None
         self.last: Outcome | None = None
@@ -111,6 +100,9 @@ class Search:
 
     def replayed(self, draft: Draft) -> Found | None:
         self.problem.check()
+        return self._offered(draft)
+
+    def _offered(self, draft: Draft) -> Found | None:
         orders = self.table.orders(draft)
         outcome = run(self.table.arrays, orders, self.problem.hbm_bytes, self.problem.budget.tiers)
         self.incumbent.offer_outcome(orders, outcome, self.stage)
@@ -293,147 +285,29 @@ class Search:
         self.replayed(draft)
         self.completed(draft, self.tolls[2][1], rounds=3)
 
-    def improve(self, rounds: int, share: float = 1.0) -> None:
-        """Ruin and refill, from the best draft, until stopped or `share` of the time limit has passed."""
+    def improve(self, rounds: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Ruin and refill, from the best draft, until stopped or `until` says so; `rounds` where time has no limit."""
         self.stage = "refill"
         if self.best is None:
             return
-        table, bound, best = self.table, self.solution.bound_ns, self.best
-        current, idle = best, 0
-        penalty = np.zeros(table.count)  # what earlier refills waited for these gaps
-        for _ in range(rounds if self.incumbent.stop.seconds_left() is None else MOST_ROUNDS):
-            if self.stopped() or self.incumbent.stop.spent() >= share:
-                return
-            draft = current.draft.copy()
-            arm = int(self.dice.choice(len(self.tolls), p=self.merit / self.merit.sum()))
-            if self.dice.random() < SHIFTS:
-                self._shift(draft, current.outcome)
-            else:
-                self._ruin(draft, current.outcome)
-                base = self.tolls[arm][1]
-                noise = np.exp(self.dice.normal(0.0, NOISE, table.count))
-                again = np.exp(self.dice.normal(0.0, NOISE, len(table.reruns)))
-                costs = Costs(base.out * noise, base.back * noise + penalty, base.reruns * again)
-                spans = self._filled(draft, costs, self.problem.hbm_bytes, bool(self.dice.random() < 0.7))
-                if spans is None:
-                    self.incumbent.stop.work += 1
-                    continue
-                if self.dice.random() < 0.3:
-                    prune(table, draft, costs, self.problem.hbm_bytes, spans)
-                fixed = None
-                if self.dice.random() < 0.7:
-                    fixed = (current.draft.tier >= 0) & (draft.tier == current.draft.tier)
-                lead = 1.0 if self.dice.random() < 0.6 else 1.0 + 0.5 * self.dice.random()
-                plan_times(table, draft, current.outcome.start, current.outcome.end, lead, fixed)
-            found = self.replayed(draft)
-            if found is None:
-                continue
-            if found.score < current.score:
-                again_found = self.judged_from(found)
-                found = again_found if again_found.score < found.score else found
-            better = found.score < current.score
-            guilty, waited = self._guilty(found)
-            penalty *= FORGET
-            penalty[guilty] += LEARN * waited
-            slack = best.outcome.step_ns - bound
-            limit = current.outcome.step_ns + HEAT * slack * -math.log(max(self.dice.random(), 1e-9))
-            if found.score[0] <= limit:
-                current = found
-            self.merit[arm] = 0.98 * self.merit[arm] + 0.02 * (0.1 + 5.0 * better)
-            if found.score < best.score:
-                best, idle = found, 0
-            else:
-                idle += 1
-                if idle % PATIENCE == 0:
-                    current = best
+        table, stop, most = self.table, self.incumbent.stop, FIRST_CALL
+        course = course_from(self.best.draft, self.best.outcome, table.layout)
+        setting = self.setting()
+        timed = stop.seconds_left() is not None
+        while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
+            began = time.monotonic()
+            judged = play(
+                stop.work_left(most), self.dice, table.world, table.layout, table.stage, setting, self.arms, course
+            )
+            stop.work += judged
+            if course.idle[0] == 0:
+                best = course.best
+                self._offered(Draft(best.tier, best.out, best.back, best.chosen))
+            rounds -= judged
+            most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 
-    def judged_from(self, found: Found) -> Found:
-        draft = found.draft.copy()
-        plan_times(self.table, draft, found.outcome.start, found.outcome.end, 1.25)
-        again = self.replayed(draft)
-        return again if again is not None else found
-
-    def _waits(self, outcome: Outcome) -> Floats:
-        record = outcome.record
-        return np.asarray(record.wait_ns * (record.wait_kind == FOR_COPY_IN) + record.memory_ns, dtype=np.float64)
-
-    def _center(self, outcome: Outcome) -> int:
-        """An operator that waits, mostly, the more the longer; or any."""
-        waits = self._waits(outcome)
-        total = float(waits.sum())
-        if total > 0 and self.dice.random() < 0.85:
-            return int(self.dice.choice(self.problem.n, p=waits / total))
-        return int(self.dice.integers(self.problem.n))
-
-    def _shift(self, draft: Draft, outcome: Outcome) -> None:
-        """Moves one or two copies, mostly near a wait, some operators earlier or later."""
-        table, problem = self.table, self.problem
-        center = self._center(outcome)
-        active = np.flatnonzero(draft.tier >= 0)
-        if not len(active):
-            return
-        back = np.where(draft.back[active] < problem.n, np.abs(draft.back[active] - center), problem.n)
-        near = np.minimum(back, np.abs(draft.out[active] - center)) + self.dice.random(len(active)) * problem.n / 20
-        for g in active[np.argsort(near)[: int(self.dice.integers(1, 3))]].tolist():
-            by = int(2 ** self.dice.integers(0, 6)) * (1 if self.dice.random() < 0.5 else -1)
-            if self.dice.random() < 0.7 and draft.back[g] < problem.n:
-                places, at, low = problem.arrivals, draft.back[g], 0 if table.wraps[g] else int(table.leave[g]) + 1
-                high = int(table.latest[g])
-            else:
-                places, at, low, high = problem.departures, draft.out[g], int(table.written[g]), int(table.leave[g])
-            i = bisect_right(places, int(at)) - 1 + by
-            if not 0 <= i < len(places) or not low <= places[i] <= high:
-                continue
-            if places is problem.arrivals:
-                draft.back[g] = places[i]
-            else:
-                draft.out[g] = places[i]
-
-    def _ruin_tail(self, draft: Draft, outcome: Outcome) -> None:
-        """Takes out some of the moves whose copies outlast the operators."""
-        _, late = self._outlasting(Found(draft, outcome, (0, 0.0)))
-        if late:
-            count = int(self.dice.integers(1, 1 + min(4, len(late))))
-            draft.tier[self.dice.choice(late, count, replace=False)] = STAYS
-
-    def _ruin_queue(self, draft: Draft, outcome: Outcome, center: int) -> None:
-        """Takes out some of the moves whose copies are under way when an operator starts, or have just ended."""
-        until = int(outcome.start[center])
-        since = until - int(outcome.record.memory_ns[center] + outcome.record.wait_ns[center]) - outcome.step_ns // 50
-        copies = outcome.copies
-        near = copies[(copies[:, 6] > since) & (copies[:, 5] <= until)]
-        for row in self.dice.permutation(len(near))[: int(self.dice.integers(1, 6))].tolist():
-            g = self._gap_of(draft, int(near[row, 0]), int(near[row, 1]))
-            if g >= 0:
-                draft.tier[g] = STAYS
-
-    def _ruin(self, draft: Draft, outcome: Outcome) -> None:
-        """Takes out a few gaps around an operator that waits, or anywhere."""
-        table, record, n = self.table, outcome.record, self.problem.n
-        tail = float(outcome.step_ns - outcome.end.max(initial=0))
-        if tail > 0 and self.dice.random() * (self._waits(outcome).sum() + tail) < tail:
-            self._ruin_tail(draft, outcome)
-            if self.dice.random() < 0.5:
-                return
-        center = self._center(outcome)
-        if self.dice.random() < 0.5:
-            self._ruin_queue(draft, outcome, center)
-            if self.dice.random() < 0.5:
-                return
-        active = np.flatnonzero(draft.tier >= 0)
-        size = int(self.dice.integers(1, 9))
-        if len(active):
-            wraps = table.wraps[active] > 0
-            near = np.minimum(np.abs(draft.back[active] - center), np.abs(draft.out[active] - center)).astype(float)
-            near = np.where(wraps, np.minimum(near, np.abs(table.leave[active] - center)), near)
-            near += self.dice.random(len(active)) * n / 20
-            for g in active[np.argsort(near)[:size]].tolist():
-                draft.tier[g] = STAYS
-            if record.wait_for[center] >= 0 and self.dice.random() < 0.5:
-                s = int(record.wait_for[center])
-                draft.tier[table.first_gap[s] : table.first_gap[s + 1]] = STAYS
-        made = np.flatnonzero(draft.chosen)
-        if len(made) and self.dice.random() < 0.5:
-            near = np.abs(table.rerun_before[made] - center) + self.dice.random(len(made)) * n / 20
-            draft.chosen[made[np.argsort(near)[: int(self.dice.integers(1, 4))]]] = False
-            table.settle(draft)
+    def setting(self) -> Setting:
+        return Setting(
+            self.listed.first, self.listed.end, self.timed.first, self.timed.end,
+            self.problem.unlimited.step_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, WAYS,
+        )  # fmt: skip

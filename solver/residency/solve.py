@@ -1,8 +1,8 @@
 """The residency solver: from a profile and budgets to the best plan found, with a proven bound.
 
     moves alone ──▶ rules of thumb ──▶ small? exact search, else
-    coarse bound ──▶ drafts, and Capuchin's rule if quick
-    fluid bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill ──▶ the rivals' plans, as drafts too
+    coarse bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill
+    beside it: fluid bound ──▶ guides, drafts; the rivals' plans, as drafts too ──▶ ruin and refill
                                             every plan through `Incumbent.offer`: judged by replay
 
 The parts of the search are in their modules; this one is their order, and when to stop. What takes long calls
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,7 @@ from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from solver.heap import frozen
 from solver.request import Infeasible, OnProgress, Progress, Request
+from solver.residency.aside import Aside, Job
 from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
@@ -43,14 +45,21 @@ from solver.stop import BoundReached, Cancelled, Criterion, Stop, Stopped, TimeL
 ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
 
-BOUND_SHARE, RIVAL_SHARE = 0.35, 0.6
-"""Parts of the time limit that the bound may take, and after which the rivals have their turn."""
+BOUND_SHARE = 0.6
+"""Part of the time limit that the bound may take, beside the search."""
+
+COARSE_SHARE = 0.1
+"""Part of it that the bound on the coarse axis may take, before the search."""
 
 EARLY_SHARE = 0.15
 """Part of the time limit after which the search on the coarse axis stops, if only with one draft."""
 
 EARLY_RULE_SHARE = 0.3
 """The same of the strongest rule, where it comes before the bound: it then has its turn after it, with the others."""
+
+DRAFTS_SHARE = 0.1
+"""Part of the time limit that drafts by the fine bound's guides may take: most are no better than what the search has
+found by then."""
 
 FEW_OPERATORS = 4_000
 """Up to here the rules of thumb take well under a second; beyond they wait until there is a plan."""
@@ -66,6 +75,13 @@ SECONDS_A_GAP = 1e-3
 
 ROUNDS = 3_000
 """Ruins and refills where no limit is given."""
+
+
+class Finer(NamedTuple):
+    """The bound on the fine axis, and all reruns, those that its guides want too."""
+
+    solution: Solution
+    reruns: list[Rerun]
 
 
 class NotPlannable(ValueError):
@@ -171,29 +187,54 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     incumbent.tell()
     limit, began = request.time_limit_s, time.monotonic()
     coarse = Fluid(problem, COARSE)
-    rough = solve_fluid(coarse, None if limit is None else BOUND_SHARE / 4 * limit, incumbent.stopped)
+    rough = solve_fluid(coarse, None if limit is None else COARSE_SHARE * limit, incumbent.stopped)
     incumbent.prove(rough.bound_ns)
     left = None if limit is None else BOUND_SHARE * limit - (time.monotonic() - began)
     problem.check()
     known = list(dict.fromkeys([*known, *_guided(problem, coarse, rough.guides, known)]))
     early = Search(problem, incumbent, Table(problem, known), coarse, rough, request.seed)
     early.start(spares=(0.0,), share=EARLY_SHARE)
-    if incumbent.best is not None:  # where nothing fits yet the rule takes several times as long
-        _take_rule(problem, incumbent, early, STRONG[0], done, EARLY_RULE_SHARE)
+    early.go_on_from(plain)
     incumbent.tell()
-    solution = solve_fluid(fluid, left, incumbent.stopped, coarse=(coarse, rough))
-    incumbent.prove(solution.bound_ns)
-    problem.check()
-    known = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
-    table = Table(problem, list(dict.fromkeys([*known, *in_waits(problem, known)])))
-    search = Search(problem, incumbent, table, fluid, solution, request.seed)
-    for done_before in (plain, early):
-        search.go_on_from(done_before)
-    search.start()
-    search.improve(rounds=ROUNDS // 2, share=RIVAL_SHARE)
-    for name in STRONG:
-        _take_rule(problem, incumbent, search, name, done, 1.0)
-    search.improve(rounds=ROUNDS)
+
+    def finer() -> Finer:
+        solution = solve_fluid(fluid, left, lambda: aside.closed() or incumbent.asked(), coarse=(coarse, rough))
+        found = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
+        return Finer(solution, list(dict.fromkeys([*found, *in_waits(problem, found)])))
+
+    def rule(name: str) -> Callable[[], Decisions]:
+        return lambda: RIVALS[name](problem)
+
+    jobs: list[Job] = [("fluid", finer), *((name, rule(name)) for name in STRONG if name not in done)]
+    aside = Aside(jobs, beside=limit is not None)
+    with aside:
+        try:
+            _beside(problem, incumbent, request, aside, early, fluid)
+        finally:
+            incumbent.over = True
+
+
+def _beside(
+    problem: Problem, incumbent: Incumbent, request: Request, aside: Aside, search: Search, fluid: Fluid
+) -> None:
+    """The search, which takes over what is found beside it: prices and guides of the finer bound, plans of rules."""
+    rounds = {"fluid": 0, STRONG[0]: ROUNDS // 2}  # where nothing is done beside it
+    while aside.left:
+        search.improve(rounds.get(aside.next, 0), until=aside.ready)
+        if incumbent.stopped():
+            return
+        name, answer = aside.take()
+        if isinstance(answer, Decisions):
+            _offer_rule(problem, incumbent, name, answer)
+            search.take(answer, name)
+        elif isinstance(answer, Finer):
+            incumbent.prove(answer.solution.bound_ns)
+            table = Table(problem, answer.reruns)
+            finer = Search(problem, incumbent, table, fluid, answer.solution, request.seed)
+            finer.go_on_from(search)
+            finer.start(share=incumbent.stop.spent() + DRAFTS_SHARE)
+            search = finer
+    search.improve(ROUNDS)
 
 
 def _take_rule(
