@@ -59,7 +59,8 @@ class _Search:
             sorted({*problem.accesses[s], *(r.before for r in reruns or () for k in r.ops if self._touches(k, s))})
             for s in range(len(program.size))
         ]
-        self.movable = {s: sorted(problem.tiers) for s in {gap.storage for gap in problem.gaps}}
+        self.movable = {s: sorted(problem.tiers) for s in sorted({gap.storage for gap in problem.gaps})}
+        self.returning = {name for name, tier in problem.places.items() if tier.h2d_bytes_per_s > 0}
         windows = [problem.window(s) for s in range(len(program.size))]
         self.low = [low for low, _ in windows]
         self.high = [high - problem.by_calls for _, high in windows]
@@ -109,7 +110,7 @@ class _Search:
     def _starts(self) -> Iterator[dict[int, str]]:
         """Every way to begin: each storage with a gap around the step's end in HBM or in a tier."""
         wraps = sorted({gap.storage for gap in self.problem.gaps if gap.wraps})
-        for places in product(*(["", *self.movable[s]] for s in wraps)):
+        for places in product(*(["", *sorted(self.problem.homes(s))] for s in wraps)):
             initial = {s: tier for s, tier in zip(wraps, places, strict=True) if tier}
             if self._tiers_hold(initial):
                 yield initial
@@ -192,7 +193,11 @@ class _Search:
         wanted = [
             s
             for s, place in enumerate(label.places)
-            if not place.in_hbm and place.tier and op in self.arrivals and op <= self.high[s] and self._useful(s, op)
+            if not place.in_hbm
+            and place.tier in self.returning
+            and op in self.arrivals
+            and op <= self.high[s]
+            and self._useful(s, op)
         ]
         for order in _ordered_subsets(wanted):
             self._count()

@@ -28,7 +28,7 @@ def options_of(problem: Problem) -> Decisions:
 
 
 def is_small(problem: Problem, options: Decisions) -> bool:
-    movable = {move.gap.storage for move in options.moves}
+    movable = {gap.storage for gap in problem.gaps}
     again = len(options.reruns)
     if problem.profile.adapter.recompute == "operator":
         again = sum(o.recomputable and bool(o.writes) for o in problem.profile.operators)
