@@ -59,10 +59,12 @@ class _Search:
             sorted({*problem.accesses[s], *(r.before for r in reruns or () for k in r.ops if self._touches(k, s))})
             for s in range(len(program.size))
         ]
-        self.movable = {s: sorted(problem.tiers) for s in sorted({gap.storage for gap in problem.gaps})}
+        self.movable = {s: sorted(problem.tiers) for s in sorted(problem.movable)}
         self.returning = {name for name, tier in problem.places.items() if tier.h2d_bytes_per_s > 0}
         windows = [problem.window(s) for s in range(len(program.size))]
         self.low = [low for low, _ in windows]
+        for s in problem.movable - {gap.storage for gap in problem.gaps}:
+            self.low[s] = program.last_access[s]  # only what a recompute keeps has anything to gain
         self.high = [high - problem.by_calls for _, high in windows]
         self.arrivals, self.departures = set(problem.arrivals), set(problem.departures)
         self.rest = [0] * (n + 1)

@@ -321,6 +321,17 @@ class Problem:
         final = self.next_compute(written[-1]) if written else leave
         return Gap(s, size, accesses[-1], accesses[0], leave, back, min(final, leave), wraps=True)
 
+    @cached_property
+    def movable(self) -> set[int]:
+        """Storages that a plan may have in a tier: those with a gap, and what recomputes may keep past its end."""
+        found = {gap.storage for gap in self.gaps}
+        adapter = self.profile.adapter
+        if self.tiers and adapter.moves == "any" and adapter.recompute == "operator":
+            for operator, reads in zip(self.profile.operators, self.program.reads, strict=True):
+                if operator.recomputable and operator.writes:
+                    found.update(s for s in reads if self.profile.storages[s].offloadable and self.program.size[s])
+        return found
+
     def kept_gap(self, s: int, before: int) -> Gap | None:
         """The span in which a storage that a recompute before `before` keeps past its last access may be in a tier."""
         storage, last = self.profile.storages[s], self.program.last_access[s]

@@ -28,11 +28,10 @@ def options_of(problem: Problem) -> Decisions:
 
 
 def is_small(problem: Problem, options: Decisions) -> bool:
-    movable = {gap.storage for gap in problem.gaps}
     again = len(options.reruns)
     if problem.profile.adapter.recompute == "operator":
         again = sum(o.recomputable and bool(o.writes) for o in problem.profile.operators)
-    return problem.n <= SMALL_OPERATORS and len(movable) <= SMALL_MOVABLE and again <= SMALL_RERUNS
+    return problem.n <= SMALL_OPERATORS and len(problem.movable) <= SMALL_MOVABLE and again <= SMALL_RERUNS
 
 
 def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> bool:

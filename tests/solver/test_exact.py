@@ -23,3 +23,20 @@ def test_a_copy_is_given_up_for_another_at_the_same_operator() -> None:
     answer = solve(profile, Request(Budget(hbm_bytes=20), time_limit_s=None))
     assert isinstance(answer, Plan) and validate(profile, answer) == []
     assert replay(profile, answer).step_ns == 94_400
+
+
+def test_what_a_recompute_keeps_may_be_in_a_tier_meanwhile() -> None:
+    """Made from 0 (4 bytes), which nobody else reads, 1 (10 bytes) is dropped for 2 (20 bytes) and made again: in 20
+    bytes if 0 is in the tier meanwhile, where in the profile it is gone."""
+    accesses: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((), (0,)), ((0,), (1,)), ((), (2,)), ((2,), ()), ((1,), ()),
+    ]  # fmt: skip
+    operators = tuple(
+        Operator(reads=r, writes=w, duration_us=5.0, recomputable=k == 1) for k, (r, w) in enumerate(accesses)
+    )
+    storages = tuple(Storage(id=i, bytes=size, offloadable=i == 0) for i, size in enumerate((4, 10, 20)))
+    tier = Tier(name="host", bytes=10, d2h_bytes_per_s=1e7, h2d_bytes_per_s=1e7)
+    profile = Profile(operators=operators, storages=storages, device=Device(links=Links(tiers=(tier,))))
+    answer = solve(profile, Request(Budget(hbm_bytes=20), time_limit_s=None))
+    assert isinstance(answer, Plan) and validate(profile, answer) == []
+    assert answer.bound is not None and answer.bound.status == "optimal"
