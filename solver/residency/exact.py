@@ -13,7 +13,8 @@ touches it again, or it is *owed* another access, without which the plan is not 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, permutations, product
 
 from hyperopt.plan import Action, Recompute, Residency
@@ -21,6 +22,9 @@ from hyperopt.replay import Clock
 from solver.residency.candidates import Rerun
 from solver.residency.label import COPIED, DEAD, GONE, OWED, Label, Order, Place, no_later
 from solver.residency.problem import Problem
+
+CHECK_EVERY = 64
+"""Labels between two checks: some milliseconds."""
 
 
 class TooLarge(Exception):
@@ -35,13 +39,36 @@ def best_plan(
     `reruns` None: recompute what, when and how often the search likes. Returns the residency and its step time in
     nanoseconds. Raises `TooLarge` past `max_labels` labels.
     """
-    return _Search(problem, reruns, below_ns, max_labels).run()
+    plans = deque(better_plans(problem, reruns, below_ns=below_ns, max_labels=max_labels), maxlen=1)
+    return plans[0] if plans else None
+
+
+def better_plans(
+    problem: Problem,
+    reruns: Sequence[Rerun] | None,
+    *,
+    below_ns: int,
+    max_labels: int,
+    check: Callable[[int], None] = lambda _: None,
+) -> Iterator[tuple[Residency, int]]:
+    """As `best_plan`, each better plan as it is found: the last one is the best.
+
+    `check` is told, every few milliseconds, how many labels have been made since; it may raise to end the search.
+    """
+    return _Search(problem, reruns, below_ns, max_labels, check).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, reruns: Sequence[Rerun] | None, below_ns: int, max_labels: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        reruns: Sequence[Rerun] | None,
+        below_ns: int,
+        max_labels: int,
+        check: Callable[[int], None],
+    ) -> None:
         self.problem, self.program = problem, problem.program
-        self.best_ns, self.labels_left = below_ns, max_labels
+        self.best_ns, self.labels_left, self.check = below_ns, max_labels, check
         self.free = reruns is None
         program, n = self.program, problem.n
         self.reruns: dict[int, list[Rerun]] = {}
@@ -92,8 +119,7 @@ class _Search:
             late.setdefault(place, []).append(s)
         return [[s for s in dying if s not in last] for dying in program.dying], late
 
-    def run(self) -> tuple[Residency, int] | None:
-        best: tuple[Residency, int] | None = None
+    def run(self) -> Iterator[tuple[Residency, int]]:
         for initial in self._starts():
             layer = [self._start(initial)]
             for op in range(self.problem.n):
@@ -104,8 +130,7 @@ class _Search:
             last = min(done, key=lambda label: (label.clock.step_ns, label.count), default=None)
             if last is not None and last.clock.step_ns < self.best_ns:
                 self.best_ns = last.clock.step_ns
-                best = self._residency(last, initial), self.best_ns
-        return best
+                yield self._residency(last, initial), self.best_ns
 
     # -- start and end -------------------------------------------------------------------------------------
 
@@ -365,6 +390,8 @@ class _Search:
         self.labels_left -= 1
         if self.labels_left < 0:
             raise TooLarge
+        if self.labels_left % CHECK_EVERY == 0:
+            self.check(CHECK_EVERY)
 
 
 def _action(order: Order, storage: int) -> Action:
