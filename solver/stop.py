@@ -41,6 +41,20 @@ class BoundReached:
         return "bound reached" if best_ns is not None and best_ns <= bound_ns else ""
 
 
+class Enough:
+    """A plan is as fast as asked for, or one is in hand and none can be that fast."""
+
+    def __init__(self, step_ns: int) -> None:
+        self.step_ns = step_ns
+
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str:
+        if best_ns is None:
+            return ""
+        if bound_ns > self.step_ns:
+            return "no plan is fast enough (proven)"
+        return "fast enough" if best_ns <= self.step_ns else ""
+
+
 class Cancelled:
     def __init__(self, asked: Callable[[], bool]) -> None:
         self.asked = asked

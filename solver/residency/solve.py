@@ -39,7 +39,7 @@ from solver.residency.rounding import shares_by_gap
 from solver.residency.search import Search
 from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
 from solver.residency.warm import warm
-from solver.stop import BoundReached, Cancelled, Criterion, Stop, Stopped, TimeLimit, WorkLimit
+from solver.stop import BoundReached, Cancelled, Criterion, Enough, Stop, Stopped, TimeLimit, WorkLimit
 
 ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
@@ -111,6 +111,8 @@ def _solve(
 
 def _stop(request: Request, cancelled: Callable[[], bool]) -> Stop:
     criteria: list[Criterion] = [BoundReached(), Cancelled(cancelled)]
+    if request.enough_ns is not None:
+        criteria.append(Enough(request.enough_ns))
     if request.time_limit_s is not None:
         criteria.append(TimeLimit(request.time_limit_s))
     if request.work_limit is not None:
