@@ -19,7 +19,9 @@ class Request:
 
     `max_slowdown`: for `min_peak`, what a plan may be slower than the unlimited step, as a fraction of it (None: as
     slow as need be). `points`: for `pareto`, budgets along the front. `starts`: plans to begin from, where they fit.
-    `node`: what the rank shares with others; the plan is made for the profile as it is there (`Node.profile`).
+    `enough_ns`: a step time that is fast enough, at which the search for a faster one ends, as it does where that is
+    proven out of reach. `node`: what the rank shares with others; the plan is made for the profile as it is there
+    (`Node.profile`).
     """
 
     budget: Budget
@@ -30,6 +32,7 @@ class Request:
     max_slowdown: float | None = None
     points: int = 8
     starts: tuple[Residency, ...] = ()
+    enough_ns: int | None = None
     node: Node | None = None
 
 

@@ -41,6 +41,20 @@ class BoundReached:
         return "bound reached" if best_ns is not None and best_ns <= bound_ns else ""
 
 
+class Enough:
+    """A plan is as fast as asked for, or one is in hand and none can be that fast."""
+
+    def __init__(self, step_ns: int) -> None:
+        self.step_ns = step_ns
+
+    def reason(self, best_ns: int | None, bound_ns: int, work: int) -> str:
+        if best_ns is None:
+            return ""
+        if bound_ns > self.step_ns:
+            return "no plan is fast enough (proven)"
+        return "fast enough" if best_ns <= self.step_ns else ""
+
+
 class Cancelled:
     def __init__(self, asked: Callable[[], bool]) -> None:
         self.asked = asked
@@ -70,9 +84,10 @@ class Stop:
         limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]
         return max(0.0, min(limits)) if limits else None
 
-    def work_left(self, most: int) -> int:
-        """`most`, or what a limit in work still allows."""
-        return min([most, *(c.limit - self.work for c in self.criteria if isinstance(c, WorkLimit))])
+    def work_left(self) -> int | None:
+        """What the work limit leaves; None where there is none."""
+        limits = [c.limit - self.work for c in self.criteria if isinstance(c, WorkLimit)]
+        return max(0, min(limits)) if limits else None
 
     def spent(self) -> float:
         """The share of the time limit that has passed; 0 where there is none."""

@@ -18,10 +18,10 @@ is made in the step, D, has been copied out by the start of k, for memory is fre
 Latencies and the order of copies are left out, which makes the bound lower, not wrong.
 
 *Memory.* In HBM at the start of k are: the base, everything k reads or writes, its workspace, and every storage that
-is alive across k and cannot be elsewhere. A storage can be elsewhere only in a tier (if it is offloadable, has a
-tier large enough, and its adapter lets it go there and then), or nowhere, to be recomputed (if an operator that makes
-what is needed next may run again). Tiers together hold at most their total, so what can only be in a tier and exceeds
-that total is in HBM too.
+is alive across k and cannot be elsewhere. A storage can be elsewhere only in a tier (if it is offloadable, its adapter
+lets it go there and then, and a tier that it can be in, `Problem.elsewhere`, is large enough), or nowhere, to be
+recomputed (if an operator that makes what is needed next may run again). Tiers together hold at most their total, so
+what can only be in a tier and exceeds that total is in HBM too.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def step_bound_ns(problem: Problem) -> int:
 
 def _links_ns(problem: Problem) -> int:
     """The bound of the module docstring by bytes over links; 0 where nothing can move."""
-    into = sum(math.ceil(tier.h2d_bytes_per_s) for tier in problem.tiers.values())
-    out = sum(math.ceil(tier.d2h_bytes_per_s) for tier in problem.tiers.values())
-    if not into or not out:
+    into = sum(math.ceil(tier.h2d_bytes_per_s) for tier in problem.places.values())
+    out = sum(math.ceil(tier.d2h_bytes_per_s) for tier in problem.places.values())
+    if not into:
         return 0
     free, around, resident = _absences(problem)
     anywhere = np.maximum(problem.load - problem.hbm_bytes - free, 0)
@@ -64,7 +64,7 @@ def _links_ns(problem: Problem) -> int:
     times, compute = problem.unlimited, set(problem.compute)
     best = int(anywhere.max()) * 10**9 // into
     for k in np.flatnonzero(after):
-        start = max(times.start[k], int(made[k]) * 10**9 // out)
+        start = max(times.start[k], int(made[k]) * 10**9 // out if out else 0)
         own = problem.program.duration[k] if k in compute else 0
         best = max(best, start + own + int(after[k]) * 10**9 // into)
     return best
@@ -111,7 +111,6 @@ def _stuck(problem: Problem) -> Int64s:
     off: dict[int, list[tuple[int, int]]] = {}
     for gap in problem.gaps:
         off.setdefault(gap.storage, []).extend(gap.off())
-    room = max(problem.tier_bytes.values(), default=0)
     how = problem.profile.adapter.recompute
     for s, size in enumerate(program.size):
         for after, before in problem.idle(s):
@@ -120,6 +119,7 @@ def _stuck(problem: Problem) -> Int64s:
                 continue
             if how != "none" and problem.makers(s, before):
                 continue
+            room = max((problem.tier_bytes[tier] for tier in problem.elsewhere(s, after, before)), default=0)
             ranges = off.get(s, []) if size <= room else []
             covered = sorted((max(a, first), min(b, end)) for a, b in ranges if a < end and b > first)
             for a, b in covered:  # within one idle span gaps do not overlap, save a wrap and its head or tail

@@ -87,8 +87,9 @@ class Table:
         names = list(self.arrays.tiers)
         self.tier_index = {name: t for t, name in enumerate(names)}
         self.usable = np.asarray([name in problem.tiers for name in names], dtype=np.bool_)
-        self.roomy = np.asarray([name in problem.roomy and name in problem.tiers for name in names], dtype=np.bool_)
+        self.roomy = np.asarray([name in problem.roomy for name in names], dtype=np.bool_)
         self.room = np.asarray([problem.tier_bytes.get(name, 0) for name in names], dtype=np.int64)
+        self.takes = self._takes()
         self.by_leave = np.lexsort((self.storage, self.before, self.leave))
         self.by_latest = np.lexsort((self.storage, -self.latest))
         self._lay_out_reruns()
@@ -102,6 +103,24 @@ class Table:
                     until[s] = max(until.get(s, 0), rerun.before)
         found = (self.problem.kept_gap(s, before) for s, before in until.items())
         return {gap for gap in found if gap is not None}
+
+    def _takes(self) -> Bools:
+        """(tier, gap): whether the gap's storage may go to the tier, whatever else it does.
+
+        To one without links both ways only around the step's end, and if it ends there again only where it has no gap
+        in between: that one would have to be spent in the same tier, or in HBM.
+        """
+        problem, names = self.problem, self.arrays.tiers
+        found = np.zeros((len(names), self.count), dtype=np.bool_)
+        found[self.usable] = True
+        inner = {gap.storage for gap in problem.gaps if not gap.wraps and problem.tiers}
+        for g, gap in enumerate(self.gaps):
+            if gap.wraps and (gap.storage not in inner or not problem.program.stays[gap.storage]):
+                for name in problem.takers(gap):
+                    found[self.tier_index[name], g] = True
+            elif not gap.wraps and not problem.tiers:
+                found[:, g] = False
+        return found
 
     def settle(self, draft: Draft) -> None:
         """Takes out of the draft moves of what no rerun keeps any more."""

@@ -13,7 +13,8 @@ touches it again, or it is *owed* another access, without which the plan is not 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, permutations, product
 
 from hyperopt.plan import Action, Recompute, Residency
@@ -21,6 +22,9 @@ from hyperopt.replay import Clock
 from solver.residency.candidates import Rerun
 from solver.residency.label import COPIED, DEAD, GONE, OWED, Label, Order, Place, no_later
 from solver.residency.problem import Problem
+
+CHECK_EVERY = 64
+"""Labels between two checks: some milliseconds."""
 
 
 class TooLarge(Exception):
@@ -35,13 +39,36 @@ def best_plan(
     `reruns` None: recompute what, when and how often the search likes. Returns the residency and its step time in
     nanoseconds. Raises `TooLarge` past `max_labels` labels.
     """
-    return _Search(problem, reruns, below_ns, max_labels).run()
+    plans = deque(better_plans(problem, reruns, below_ns=below_ns, max_labels=max_labels), maxlen=1)
+    return plans[0] if plans else None
+
+
+def better_plans(
+    problem: Problem,
+    reruns: Sequence[Rerun] | None,
+    *,
+    below_ns: int,
+    max_labels: int,
+    check: Callable[[int], None] = lambda _: None,
+) -> Iterator[tuple[Residency, int]]:
+    """As `best_plan`, each better plan as it is found: the last one is the best.
+
+    `check` is told, every few milliseconds, how many labels have been made since; it may raise to end the search.
+    """
+    return _Search(problem, reruns, below_ns, max_labels, check).run()
 
 
 class _Search:
-    def __init__(self, problem: Problem, reruns: Sequence[Rerun] | None, below_ns: int, max_labels: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        reruns: Sequence[Rerun] | None,
+        below_ns: int,
+        max_labels: int,
+        check: Callable[[int], None],
+    ) -> None:
         self.problem, self.program = problem, problem.program
-        self.best_ns, self.labels_left = below_ns, max_labels
+        self.best_ns, self.labels_left, self.check = below_ns, max_labels, check
         self.free = reruns is None
         program, n = self.program, problem.n
         self.reruns: dict[int, list[Rerun]] = {}
@@ -59,9 +86,12 @@ class _Search:
             sorted({*problem.accesses[s], *(r.before for r in reruns or () for k in r.ops if self._touches(k, s))})
             for s in range(len(program.size))
         ]
-        self.movable = {s: sorted(problem.tiers) for s in {gap.storage for gap in problem.gaps}}
+        self.movable = {s: sorted(problem.tiers) for s in sorted(problem.movable)}
+        self.returning = {name for name, tier in problem.places.items() if tier.h2d_bytes_per_s > 0}
         windows = [problem.window(s) for s in range(len(program.size))]
         self.low = [low for low, _ in windows]
+        for s in problem.movable - {gap.storage for gap in problem.gaps}:
+            self.low[s] = program.last_access[s]  # only what a recompute keeps has anything to gain
         self.high = [high - problem.by_calls for _, high in windows]
         self.arrivals, self.departures = set(problem.arrivals), set(problem.departures)
         self.rest = [0] * (n + 1)
@@ -89,8 +119,7 @@ class _Search:
             late.setdefault(place, []).append(s)
         return [[s for s in dying if s not in last] for dying in program.dying], late
 
-    def run(self) -> tuple[Residency, int] | None:
-        best: tuple[Residency, int] | None = None
+    def run(self) -> Iterator[tuple[Residency, int]]:
         for initial in self._starts():
             layer = [self._start(initial)]
             for op in range(self.problem.n):
@@ -101,15 +130,14 @@ class _Search:
             last = min(done, key=lambda label: (label.clock.step_ns, label.count), default=None)
             if last is not None and last.clock.step_ns < self.best_ns:
                 self.best_ns = last.clock.step_ns
-                best = self._residency(last, initial), self.best_ns
-        return best
+                yield self._residency(last, initial), self.best_ns
 
     # -- start and end -------------------------------------------------------------------------------------
 
     def _starts(self) -> Iterator[dict[int, str]]:
         """Every way to begin: each storage with a gap around the step's end in HBM or in a tier."""
         wraps = sorted({gap.storage for gap in self.problem.gaps if gap.wraps})
-        for places in product(*(["", *self.movable[s]] for s in wraps)):
+        for places in product(*(["", *sorted(self.problem.homes(s))] for s in wraps)):
             initial = {s: tier for s, tier in zip(wraps, places, strict=True) if tier}
             if self._tiers_hold(initial):
                 yield initial
@@ -192,7 +220,11 @@ class _Search:
         wanted = [
             s
             for s, place in enumerate(label.places)
-            if not place.in_hbm and place.tier and op in self.arrivals and op <= self.high[s] and self._useful(s, op)
+            if not place.in_hbm
+            and place.tier in self.returning
+            and op in self.arrivals
+            and op <= self.high[s]
+            and self._useful(s, op)
         ]
         for order in _ordered_subsets(wanted):
             self._count()
@@ -358,6 +390,8 @@ class _Search:
         self.labels_left -= 1
         if self.labels_left < 0:
             raise TooLarge
+        if self.labels_left % CHECK_EVERY == 0:
+            self.check(CHECK_EVERY)
 
 
 def _action(order: Order, storage: int) -> Action:

@@ -75,10 +75,10 @@ class Fluid:
         self.problem = problem
         self.axis: Axis = make_axis(problem, rows)
         self.slots = self.axis.rows + 1
-        self.names = list(problem.tiers) or ["host"]
+        self.names = list(problem.places) or ["host"]
         self.over = np.maximum(problem.load[self.axis.ops] - problem.hbm_bytes, 0).astype(np.float64)
-        self.tight = [t for t, name in enumerate(self.names) if problem.tiers and name not in problem.roomy]
-        self.one_queue = [not problem.tiers[name].duplex if problem.tiers else False for name in self.names]
+        self.tight = [t for t, name in enumerate(self.names) if problem.places and name not in problem.roomy]
+        self.one_queue = [not problem.places[name].duplex if problem.places else False for name in self.names]
 
     @cached_property
     def gaps(self) -> Gaps:

@@ -94,15 +94,17 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
         np.ascontiguousarray(table[:, i]) for i in range(11)
     )
     n = problem.n
-    tiers = list(problem.tiers.items())
+    tiers = list(problem.places.items())
     out_ns = np.full((len(s), max(1, len(tiers))), -1, dtype=np.int64)
     in_ns = out_ns.copy()
     for t, (name, tier) in enumerate(tiers):
-        able = (moves > 0) & (size <= problem.tier_bytes[name])
+        able = (moves >> t & 1 > 0) & (size <= problem.tier_bytes[name])
         for amount in np.unique(size[able]).tolist():
             here = able & (size == amount)
-            out_ns[here, t] = tier.copy_ns(amount, out=True)
-            in_ns[here, t] = tier.copy_ns(amount, out=False)
+            if tier.d2h_bytes_per_s:
+                out_ns[here, t] = tier.copy_ns(amount, out=True)
+            # Without a way back it can only be the place of what never comes, which is charged nothing.
+            in_ns[here, t] = tier.copy_ns(amount, out=False) if tier.h2d_bytes_per_s else 0
     never = (kind == WRAP_HEAD) & (before == n)
     columns = {
         "kind": kind,
@@ -143,15 +145,18 @@ def gaps_on(problem: Problem, axis: Axis) -> Gaps:
 
 def _spans(problem: Problem, shares: dict[tuple[int, int], int]) -> list[tuple[int, ...]]:
     """Rows of storage, kind, accesses around it, bytes, operators at which it may be off (first, end), version, least
-    time to make it again, whether it may move, and the operator that makes it (-1: several
+    time to make it again, the tiers it may move to (a bit each), and the operator that makes it (-1: several
     may, or none)."""
     movable: dict[tuple[int, int, int], tuple[int, int]] = {}
     wraps: dict[int, tuple[int, int]] = {}
+    bits = {name: 1 << t for t, name in enumerate(problem.places)}
+    takers: dict[tuple[int, int], int] = {}  # (storage, access after which; -2: a wrap) -> bits of tiers
     for gap in problem.gaps:
         if gap.wraps:
             wraps[gap.storage] = (gap.back, gap.leave + 1)
         else:
             movable[gap.storage, gap.after, gap.before] = (gap.leave + 1, gap.back)
+        takers[gap.storage, -2 if gap.wraps else gap.after] = sum(bits[name] for name in problem.takers(gap))
     program, n = problem.program, problem.n
     rows: list[tuple[int, ...]] = []
     for s, size in enumerate(program.size):
@@ -162,7 +167,7 @@ def _spans(problem: Problem, shares: dict[tuple[int, int], int]) -> list[tuple[i
         if s in wraps:
             head_end, tail_first = wraps[s]
             first_use = problem.accesses[s][0] if problem.accesses[s] else n
-            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, 1, -1))
+            rows.append((s, WRAP_HEAD, -1, first_use, size, 0, head_end, -1, -1, takers[s, -2], -1))
         for _, after, before in spans:
             kind = HEAD if after < 0 else TAIL if before == n else INNER
             version = program.version_before(s, before)
@@ -176,12 +181,12 @@ def _spans(problem: Problem, shares: dict[tuple[int, int], int]) -> list[tuple[i
             if rerun >= 0:  # dropped, it may be off wherever it is idle
                 first, end = after + 1, before
             rows.append(
-                (s, kind, after, before, size, first, end, version, rerun, span is not None, maker)
+                (s, kind, after, before, size, first, end, version, rerun, takers.get((s, after), 0), maker)
             )
         if s in wraps and tail_first <= n and problem.accesses[s]:
             version = program.version_before(s, n)
             rows.append(
-                (s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, 1, -1)
+                (s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, takers[s, -2], -1)
             )
     return rows
 
@@ -236,18 +241,20 @@ def _inputs(
     at_hand = {
         (gap.storage, -1 if gap.wraps else program.version_before(gap.storage, gap.before)) for gap in problem.gaps
     }
-    copies: dict[int, tuple[int, int]] = {}  # input -> least nanoseconds out and back; -1: it cannot move
-    for u in {u for _, u in found}:
-        tiers = [t for name, t in problem.tiers.items() if program.size[u] <= problem.tier_bytes[name]]
-        able = moving and storages[u].offloadable and bool(tiers)
-        out, back = ([t.copy_ns(program.size[u], out=way) for t in tiers] for way in (True, False))
-        copies[u] = (min(out), min(back)) if able else (-1, -1)
+    copies: dict[tuple[int, bool], tuple[int, int]] = {}  # (input, of the start) -> least ns out, back; -1: it stays
+    for u, first in {(u, program.version_before(u, int(maker[g])) < 0) for g, u in found}:
+        size = program.size[u]
+        names = {*problem.tiers, *(problem.homes(u) if first else ())}
+        tiers = [problem.places[name] for name in names if size <= problem.tier_bytes[name]]
+        back = [t.copy_ns(size, out=False) for t in tiers if t.h2d_bytes_per_s]
+        out = [t.copy_ns(size, out=True) if t.d2h_bytes_per_s else 0 for t in tiers if t.h2d_bytes_per_s]
+        copies[u, first] = (min(out), min(back)) if moving and storages[u].offloadable and back else (-1, -1)
     rows = []
     for g, u in found:
         problem.check()
         made = program.version_before(u, int(maker[g]))
         again = shares.get((u, made), -1)
-        out_ns, in_ns = copies[u]
+        out_ns, in_ns = copies[u, made < 0]
         out_ns = 0 if in_ns >= 0 and (u, made) in at_hand else out_ns  # a copy that an earlier move has paid for
         rows.append((g, program.last_access[u], max(made, 0), program.size[u], again, out_ns, in_ns))
     table = np.asarray(rows, dtype=np.int64).reshape(-1, 7)

@@ -23,7 +23,7 @@ def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
     reachable = _reachable(incumbent)
     if reachable is not None and lower < reachable:
         try:
-            found = least_budget(problem, lower, reachable, incumbent.stop.late)
+            found = least_budget(problem, lower, reachable, incumbent.stop)
         except TooLarge:
             pass  # the bound and what is in hand stand as they are
         else:

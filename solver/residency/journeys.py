@@ -221,6 +221,8 @@ def decide(  # type: ignore[no-untyped-def]
                     value = size[g] * (held[t, last] - held[t, first[g]])
                     if value > free[at, 0]:
                         free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, first[g], last
+                    if out_ns[g, t] < 0:
+                        continue
                     least = _least(out_tables[t], written[g], first[g])
                     for i in range(first[g], last + 1):
                         least = min(least, out_prices[t, i])
@@ -241,22 +243,23 @@ def decide(  # type: ignore[no-untyped-def]
             if first[g] >= end[g]:
                 continue
             for t in range(tiers):
-                if out_ns[g, t] < 0:
+                if in_ns[g, t] < 0:
                     continue
-                value, i, k = _move(
-                    size[g],
-                    first[g],
-                    end[g],
-                    written[g],
-                    due[g],
-                    out_ns[g, t],
-                    in_ns[g, t],
-                    held[t],
-                    out_tables[t],
-                    in_prices[t],
-                )
-                if value > paid[at, 0]:
-                    paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, k
+                if out_ns[g, t] >= 0:  # else no copy can be made there, only be there from the start
+                    value, i, k = _move(
+                        size[g],
+                        first[g],
+                        end[g],
+                        written[g],
+                        due[g],
+                        out_ns[g, t],
+                        in_ns[g, t],
+                        held[t],
+                        out_tables[t],
+                        in_prices[t],
+                    )
+                    if value > paid[at, 0]:
+                        paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, k
                 value, i, k = _move(
                     size[g],
                     first[g],

@@ -37,7 +37,8 @@ class _Spans:
     """Idle spans, one an element: `storage` (position), operators [first, end) of it, and `now`, `free`: the ranges
     [from, to) of it that can be spent in a tier as the adapter is, and if it could move everything anywhere.
 
-    `made`: the content was made by an operator that may run again.
+    `made`: the content was made by an operator that may run again. `room`: bytes of the largest tier that could hold it
+    just then; -1: none could.
     """
 
     storage: Int64s
@@ -47,6 +48,7 @@ class _Spans:
     now: tuple[Int64s, Int64s]
     free: tuple[Int64s, Int64s]
     made: Bools
+    room: Int64s
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,8 @@ class _Ladder:
 
     def _as_is(self) -> _Rules:
         problem, spans = self.problem, self.spans
-        largest = max((problem.tier_bytes[name] for name in problem.tiers), default=-1)
         return _Rules(
-            movable=self.may_leave & (spans.size <= largest),
+            movable=self.may_leave & (spans.size <= spans.room),
             anywhere=np.zeros(len(spans.size), dtype=np.bool_),
             again=spans.made & (problem.profile.adapter.recompute != "none"),
             room=sum(problem.tier_bytes.values()),
@@ -158,7 +159,7 @@ class _Ladder:
     # -- the changes -----------------------------------------------------------------------------------------------
 
     def _tiers(self) -> list[dict[str, Any]]:
-        if not self.problem.tiers:
+        if not self.problem.places:
             return []
         roomy = _Rules(self.may_leave, self.rules.anywhere, self.rules.again, 2**62)
         return self._proven("larger tiers", "tiers", roomy, self.may_leave & ~self.rules.again)
@@ -179,7 +180,7 @@ class _Ladder:
 
     def _offload(self, relief: str, what: Bools, of: str = "everything") -> list[dict[str, Any]]:
         rules = self.rules
-        movable = self.may_leave if self.problem.tiers else rules.movable
+        movable = self.may_leave if self.problem.places else rules.movable
         changed = _Rules(movable | what, rules.anywhere | what, rules.again, 2**62)
         return [{**rung, "of": of} for rung in self._proven(relief, "offload", changed, what & ~rules.again)]
 
@@ -187,7 +188,7 @@ class _Ladder:
         """What stands in the way of moving storages at all."""
         missing = []
         if not any(t.d2h_bytes_per_s and t.h2d_bytes_per_s for t in self.problem.profile.device.tiers.values()):
-            missing.append("a link to a tier, which the profile does not have")
+            missing.append("a link to a tier and back, which the profile does not have")
         elif not self.problem.tiers:
             missing.append("a budget for a tier")
         if self.problem.profile.adapter.moves == "none":
@@ -232,15 +233,23 @@ class _Ladder:
 
 def _spans(problem: Problem) -> _Spans:
     n, program, profile = problem.n, problem.program, problem.profile
-    rows: list[tuple[int, int, int, int]] = []
+    rows: list[tuple[int, ...]] = []
+    both_ways = max((problem.tier_bytes[name] for name in problem.tiers), default=-1)
+    one_way = len(problem.tiers) < len(problem.places)
+
+    def room(s: int, after: int, before: int) -> int:
+        if not one_way:
+            return both_ways
+        return max((problem.tier_bytes[name] for name in problem.elsewhere(s, after, before)), default=-1)
+
     for s, size in enumerate(program.size):
         if size:
             rows += [
-                (s, after, before, program.version_before(s, min(before, n)))
+                (s, after, before, program.version_before(s, min(before, n)), room(s, after, before))
                 for after, before in problem.idle(s)
                 if after + 1 < min(before, n)
             ]
-    s, after, before, writer = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    s, after, before, writer, largest = np.array(rows, dtype=np.int64).reshape(-1, 5).T
     compute = np.array(problem.compute, dtype=np.int64)
     ids = np.arange(n)
     following = np.append(compute, n)[np.searchsorted(compute, ids)]  # first compute operator at or after
@@ -269,4 +278,5 @@ def _spans(problem: Problem) -> _Spans:
         now=now,
         free=free,
         made=np.asarray((writer >= 0) & again[np.maximum(writer, 0)], dtype=np.bool_),
+        room=largest,
     )

@@ -7,7 +7,9 @@ Within an allowed slowdown the budget is bisected::
     ───────────────┤ ─────────────────────┤ ├──────────────────▶ HBM budget
            lower bound (proven)          least
 
-A budget fails for certain where the solver's bound is above the allowed step, and where no plan exists.
+A budget fails for certain where the solver's bound is above the allowed step, and where no plan exists. Each is
+searched only until a plan is fast enough, or it is proven that none is; what fails for want of time is tried again,
+with more of it, in what is left at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +42,11 @@ def least_peak(
     """
     if request.max_slowdown is not None:
         return _Bisection(profile, request, request.max_slowdown, cancelled, on_progress).run()
-    floor = solve_residency(profile, within(request, 0), cancelled, lambda _: None)
+    limit, began = request.time_limit_s, time.monotonic()
+    first = replace(within(request, 0), time_limit_s=None if limit is None else limit / 2)
+    floor = solve_residency(profile, first, cancelled, lambda _: None)
+    if limit is not None:
+        request = replace(request, time_limit_s=max(0.0, limit - (time.monotonic() - began)))
     if isinstance(floor, Plan):  # nothing takes any memory
         return floor
     least, asked = floor.reachable_bytes, request.budget.hbm_bytes
@@ -79,7 +85,7 @@ class _Bisection:
         self.peak = unlimited.peak_bytes
         self.lower, self.fails = 0, -1
         self.best: Plan | None = None
-        self.starts: tuple[Residency, ...] = ()
+        self.found: list[tuple[int, int, Residency]] = []  # (budget, step ns, orders) of plans that were too slow
 
     def run(self) -> Plan | Infeasible:
         asked = self.request.budget.hbm_bytes
@@ -93,12 +99,14 @@ class _Bisection:
             if smallest is not None and self._fast_enough(smallest):
                 self._consider(smallest)
             elif smallest is not None:  # slow, but found in passing: solving may find a faster one
-                self.starts = (smallest.residency,)
+                self._remember(smallest)
                 self._try(floor.reachable_bytes or 0)
         if self.fails < asked < self._least():
             self._try(asked)
         while self._open() > self.peak // FINENESS and not self._late():
             self._try((self.fails + self._least()) // 2)
+        if self.deadline is not None:
+            self._try_again()
         least = self._least()
         if least > asked:
             return self._refusal(asked, floor)
@@ -109,6 +117,14 @@ class _Bisection:
             "allowed_step_us": self.allowed_ns / 1000,
         }
         return _explained(self.best, figures)
+
+    def _try_again(self) -> None:
+        """Once more below the least, from what is known by now, in half of what time is left at a time."""
+        step = (self._least() - self.lower) // 4
+        while step > self.peak // FINENESS and not self._late():
+            before = self._least()
+            self._try(max(self.lower, before - step), rounds=2)
+            step = min(step, (self._least() - self.lower) // 4) if self._least() < before else step // 2
 
     def _least(self) -> int:
         assert self.best is not None and self.best.budget.hbm_bytes is not None
@@ -121,8 +137,8 @@ class _Bisection:
     def _late(self) -> bool:
         return self.cancelled() or (self.deadline is not None and time.monotonic() >= self.deadline)
 
-    def _try(self, hbm_bytes: int, quick: bool = False) -> Plan | Infeasible:
-        found = self._solve(hbm_bytes, quick)
+    def _try(self, hbm_bytes: int, quick: bool = False, rounds: int | None = None) -> Plan | Infeasible:
+        found = self._solve(hbm_bytes, quick, rounds)
         if isinstance(found, Infeasible):
             self._failed(found.lower_bound_bytes - 1, proven=True)
             self._failed(hbm_bytes, proven=found.proven)
@@ -134,8 +150,8 @@ class _Bisection:
         """A plan for some budget: fast enough, and perhaps the best, or not, and perhaps none is at that budget."""
         hbm_bytes = found.budget.hbm_bytes
         assert found.predicted is not None and found.bound is not None and hbm_bytes is not None
-        self.starts = (found.residency,) if hbm_bytes < self.peak else self.starts
         if not self._fast_enough(found):
+            self._remember(found)
             self._failed(hbm_bytes, proven=round(found.bound.step_us * 1000) > self.allowed_ns)
             return
         least = min(hbm_bytes, found.predicted.peak_bytes)
@@ -147,6 +163,15 @@ class _Bisection:
                 assert plan.predicted is not None and plan.bound is not None
                 self.on_progress(Progress("bisection", plan.predicted.step_us, plan.bound.step_us, plan))
 
+    def _remember(self, found: Plan) -> None:
+        assert found.predicted is not None and found.budget.hbm_bytes is not None
+        self.found.append((found.budget.hbm_bytes, round(found.predicted.step_us * 1000), found.residency))
+
+    def _starts(self, hbm_bytes: int) -> tuple[Residency, ...]:
+        """The fastest plan known for this budget or a smaller one."""
+        fitting = sorted((found for found in self.found if found[0] <= hbm_bytes), key=lambda found: found[1])
+        return tuple(residency for _, _, residency in fitting[:1])
+
     def _fast_enough(self, found: Plan) -> bool:
         assert found.predicted is not None
         return round(found.predicted.step_us * 1000) <= self.allowed_ns
@@ -156,15 +181,20 @@ class _Bisection:
         if proven:
             self.lower = max(self.lower, hbm_bytes + 1)
 
-    def _solve(self, hbm_bytes: int, quick: bool = False) -> Plan | Infeasible:
+    def _solve(self, hbm_bytes: int, quick: bool = False, rounds: int | None = None) -> Plan | Infeasible:
         share = None
         if self.deadline is not None:
             left = max(0.0, self.deadline - time.monotonic())
-            rounds = (
-                8 if quick or self.best is None else max(1, (self._open() * FINENESS // max(1, self.peak))).bit_length()
-            )
-            share = left / max(1, rounds)
-        request = replace(within(self.request, hbm_bytes), time_limit_s=share, starts=self.starts)
+            if rounds is None:
+                open_parts = 0 if self.best is None else self._open() * FINENESS // max(1, self.peak)
+                rounds = 8 if quick or self.best is None else max(1, open_parts).bit_length() + 1
+            share = left / rounds
+        request = replace(
+            within(self.request, hbm_bytes),
+            time_limit_s=share,
+            starts=self._starts(hbm_bytes),
+            enough_ns=self.allowed_ns,
+        )
         return solve_residency(self.profile, request, self.cancelled, lambda _: None)
 
     def _refusal(self, asked: int, floor: Plan | Infeasible) -> Infeasible:

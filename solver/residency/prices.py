@@ -28,10 +28,10 @@ def costs_at(table: Table, fluid: Fluid, prices: Prices, toll: float) -> Costs:
     back_at = np.append(start, step)[np.minimum(table.latest, n)]
     left_at = np.append(end, step)[np.minimum(table.leave, n)]
     for name, t in table.tier_index.items():
-        if not table.usable[t]:
+        if not table.takes[t].any():
             continue
         p = fluid.names.index(name)
-        out_ns, in_ns = table.out_ns[t].astype(float), table.in_ns[t].astype(float)
+        out_ns, in_ns = (np.maximum(of[t], 0).astype(float) for of in (table.out_ns, table.in_ns))  # -1: no such link
         out_ns = np.where((table.wraps > 0) & (table.version < 0), 0, out_ns)
         in_ns = np.where(table.latest >= n, 0, in_ns)
         out_price = _least_between(prices.out[p], first, np.maximum(gone, first))
@@ -40,7 +40,7 @@ def costs_at(table: Table, fluid: Fluid, prices: Prices, toll: float) -> Costs:
         stall = np.maximum(0, in_ns + out_ns - span)
         out_cost[t] = out_ns * (out_price + toll)
         back_cost[t] = in_ns * (in_price + toll) + stall + 1
-        back_cost[t, table.bytes > table.room[t]] = np.inf
+        back_cost[t, (table.bytes > table.room[t]) | ~table.takes[t]] = np.inf
     idle = problem.idle_ns[table.rerun_before] if len(table.reruns) else table.rerun_ns
     again = table.rerun_ns.astype(np.float64)
     return Costs(out_cost, back_cost, np.asarray(np.maximum(again - idle, 0.2 * again) + 1, dtype=np.float64))

@@ -61,6 +61,9 @@ def go_on() -> None:
 class Problem:
     """What every part of the residency solver looks up, computed once per profile and budget.
 
+    `places`: all tiers with a budget; `tiers`: those with links both ways, to which anything may go and come back.
+    What may be in the others, see `homes` and `elsewhere`.
+
     `check` is called in the midst of what takes long on large steps, here and in all that is given the problem. It may
     raise `Stopped`, to end it.
     """
@@ -75,10 +78,11 @@ class Problem:
         self.n = len(profile.operators)
         self.compute = [k for k, o in enumerate(profile.operators) if o.stream == COMPUTE]
         self.tier_bytes = {name: size for name, size in budget.tier_bytes(profile).items() if size > 0}
+        self.places: dict[str, Tier] = {
+            name: tier for name, tier in profile.device.tiers.items() if name in self.tier_bytes
+        }
         self.tiers: dict[str, Tier] = {
-            name: tier
-            for name, tier in profile.device.tiers.items()
-            if name in self.tier_bytes and tier.d2h_bytes_per_s > 0 and tier.h2d_bytes_per_s > 0
+            name: tier for name, tier in self.places.items() if tier.d2h_bytes_per_s > 0 and tier.h2d_bytes_per_s > 0
         }
 
     @cached_property
@@ -240,7 +244,7 @@ class Problem:
     @cached_property
     def gaps(self) -> list[Gap]:
         """All spans in which a storage may be in a tier, within what the adapter can do."""
-        if not self.tiers or self.profile.adapter.moves == "none":
+        if not self.places or self.profile.adapter.moves == "none":
             return []
         gaps = []
         for s, storage in enumerate(self.profile.storages):
@@ -251,12 +255,47 @@ class Problem:
                 continue
             for after, before in self.idle(s):
                 gap = self._gap(s, after, before)
-                if gap is not None and gap.leave + 1 < gap.back:
+                if gap is not None and gap.leave + 1 < gap.back and self.takers(gap):
                     gaps.append(gap)
             wrap = self._wrap(s)
-            if wrap is not None:
+            if wrap is not None and self.takers(wrap):
                 gaps.append(wrap)
         return gaps
+
+    # -- tiers ---------------------------------------------------------------------------------------------
+
+    def homes(self, s: int) -> list[str]:
+        """Tiers in which storage `s` may start the step, whatever its size: at the end it has to be there again.
+
+        One that nothing can be copied to will do for what ends the step as it started, or is over by then, and one
+        without any link for what nobody touches.
+        """
+        storage, program = self.profile.storages[s], self.program
+        if not storage.resident_at_start or not storage.offloadable or self.profile.adapter.moves != "any":
+            return []
+        clean = not program.stays[s] or not program.writers[s]
+        return [
+            name
+            for name, tier in self.places.items()
+            if not self.accesses[s] or (tier.h2d_bytes_per_s > 0 and (clean or tier.d2h_bytes_per_s > 0))
+        ]
+
+    def takers(self, gap: Gap) -> list[str]:
+        """Tiers that could hold the storage of a gap in it, whatever its size.
+
+        Between two accesses one that nothing can be copied to is among them while the content is that of the start.
+        """
+        if gap.wraps:
+            return self.homes(gap.storage)
+        inner = gap.after >= 0 and gap.before < self.n
+        return self.elsewhere(gap.storage, gap.after, gap.before) if inner else list(self.tiers)
+
+    def elsewhere(self, s: int, after: int, before: int) -> list[str]:
+        """Tiers that could hold storage `s` while it is idle between two accesses, around the step's end too."""
+        inner = after >= 0 and before < self.n
+        if inner and (not self.program.resident[s] or self.program.version_before(s, before) >= 0):
+            return list(self.tiers)
+        return list(dict.fromkeys([*self.tiers, *self.homes(s)]))
 
     def _gap(self, s: int, after: int, before: int) -> Gap | None:
         low, high = self.window(s)
@@ -281,6 +320,17 @@ class Problem:
             return None
         final = self.next_compute(written[-1]) if written else leave
         return Gap(s, size, accesses[-1], accesses[0], leave, back, min(final, leave), wraps=True)
+
+    @cached_property
+    def movable(self) -> set[int]:
+        """Storages that a plan may have in a tier: those with a gap, and what recomputes may keep past its end."""
+        found = {gap.storage for gap in self.gaps}
+        adapter = self.profile.adapter
+        if self.tiers and adapter.moves == "any" and adapter.recompute == "operator":
+            for operator, reads in zip(self.profile.operators, self.program.reads, strict=True):
+                if operator.recomputable and operator.writes:
+                    found.update(s for s in reads if self.profile.storages[s].offloadable and self.program.size[s])
+        return found
 
     def kept_gap(self, s: int, before: int) -> Gap | None:
         """The span in which a storage that a recompute before `before` keeps past its last access may be in a tier."""

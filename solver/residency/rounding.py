@@ -27,7 +27,7 @@ def rounded(table: Table, fluid: Fluid, guide: Guide, costs: Costs, least: float
     for (s, wraps, after, t), share in sorted(moves.items(), key=lambda item: -item[1]):
         g = place.get((s, wraps, after))
         tier = table.tier_index[fluid.names[t]]
-        if share >= least and g is not None and _free_for(table, draft, g):
+        if share >= least and g is not None and table.takes[tier, g] and _free_for(table, draft, g):
             rooms.take(g, tier)
     _take_reruns(table, draft, {key for key, share in drops.items() if share >= least})
     _move_kept(table, draft, costs, rooms)

@@ -295,10 +295,9 @@ class Search:
         setting = self.setting()
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
-            began = time.monotonic()
-            judged = play(
-                stop.work_left(most), self.dice, table.world, table.layout, table.stage, setting, self.arms, course
-            )
+            began, left = time.monotonic(), stop.work_left()
+            calls = most if left is None else min(most, left)
+            judged = play(calls, self.dice, table.world, table.layout, table.stage, setting, self.arms, course)
             stop.work += judged
             if course.idle[0] == 0:
                 best = course.best

@@ -10,14 +10,19 @@ import msgspec
 from hyperopt.plan import Residency
 from solver.residency.baselines import compatible
 from solver.residency.candidates import Decisions, Rerun, moves, reruns
-from solver.residency.exact import TooLarge, best_plan
+from solver.residency.exact import TooLarge, better_plans
 from solver.residency.incumbent import Incumbent
 from solver.residency.problem import Problem
+from solver.stop import Stop, Stopped
 
 SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 8
 """Up to these counts the exact search is tried; it gives up by itself past MAX_LABELS."""
 
 MAX_LABELS = 60_000
+
+EXACT_SHARE, LONG_S = 0.5, 4.0
+"""Part of a limit that the exact search may take where others could find better plans in the rest; of a time limit
+shorter than LONG_S seconds all, for they take a second to begin."""
 
 NEVER_NS = 1 << 62
 
@@ -28,23 +33,36 @@ def options_of(problem: Problem) -> Decisions:
 
 
 def is_small(problem: Problem, options: Decisions) -> bool:
-    movable = {move.gap.storage for move in options.moves}
     again = len(options.reruns)
     if problem.profile.adapter.recompute == "operator":
         again = sum(o.recomputable and bool(o.writes) for o in problem.profile.operators)
-    return problem.n <= SMALL_OPERATORS and len(movable) <= SMALL_MOVABLE and again <= SMALL_RERUNS
+    return problem.n <= SMALL_OPERATORS and len(problem.movable) <= SMALL_MOVABLE and again <= SMALL_RERUNS
 
 
-def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> bool:
-    """Offers the best of all plans that the adapter can carry out; true when the search was complete."""
+def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> None:
+    """Offers the best of all plans that the adapter can carry out, and each better one on the way.
+
+    Labels count as work. Raises `TooLarge` past MAX_LABELS, or past EXACT_SHARE of a limit where what is left is enough
+    for the search without proofs, and `Stopped` where nobody waits for more.
+    """
+    stop = incumbent.stop
+    share = 1.0 if (left := stop.seconds_left()) is not None and left < LONG_S else EXACT_SHARE
+    work = stop.work_left()
+    most = None if work is None else stop.work + int(work * EXACT_SHARE)
+
+    def check(labels: int) -> None:
+        stop.work += labels
+        problem.check()
+        if incumbent.stopped():  # late too without a plan in hand: more of the same need not find one
+            raise Stopped
+        if (share < 1.0 and stop.spent() >= share) or (most is not None and stop.work >= most):
+            raise TooLarge
+
     for chosen in _rerun_sets(problem, options):
+        check(0)
         below = incumbent.best_ns if incumbent.best_ns is not None else NEVER_NS
-        found = best_plan(problem, chosen, below_ns=below, max_labels=MAX_LABELS)
-        if found is not None:
-            incumbent.offer(found[0], "exact")
-        if incumbent.stopped():
-            return False
-    return True
+        for residency, _ in better_plans(problem, chosen, below_ns=below, max_labels=MAX_LABELS, check=check):
+            incumbent.offer(residency, "exact")
 
 
 def _rerun_sets(problem: Problem, options: Decisions) -> Iterable[tuple[Rerun, ...] | None]:
@@ -55,17 +73,23 @@ def _rerun_sets(problem: Problem, options: Decisions) -> Iterable[tuple[Rerun, .
     return (chosen for chosen in sets if len(compatible(list(chosen))) == len(chosen))
 
 
-def least_budget(problem: Problem, low: int, high: int, late: Callable[[], bool]) -> tuple[int, Residency] | None:
+def least_budget(problem: Problem, low: int, high: int, stop: Stop) -> tuple[int, Residency] | None:
     """The least HBM, from `low` up to below `high` bytes, in which a plan runs, and such a plan; None: there is none.
 
-    `low` must be a proven bound. Raises `TooLarge` where that cannot be settled, or not before it is `late`.
+    `low` must be a proven bound. Raises `TooLarge` where that cannot be settled, or not before a limit of `stop` has
+    been reached, or it is cancelled.
     """
+
+    def check(labels: int) -> None:
+        stop.work += labels
+        if stop.late() or stop.cancelled() or stop.work_left() == 0:
+            raise TooLarge
+
     best: tuple[int, Residency] | None = None
     while low < high:
-        if late():
-            raise TooLarge
+        check(0)
         middle = (low + high) // 2
-        found = _any_plan(problem, middle)
+        found = _any_plan(problem, middle, check)
         if found is None:
             low = middle + 1
         else:
@@ -73,7 +97,7 @@ def least_budget(problem: Problem, low: int, high: int, late: Callable[[], bool]
     return best
 
 
-def _any_plan(problem: Problem, hbm_bytes: int) -> Residency | None:
+def _any_plan(problem: Problem, hbm_bytes: int, check: Callable[[int], None]) -> Residency | None:
     if problem.n > SMALL_OPERATORS:
         raise TooLarge
     trial = Problem(problem.profile, msgspec.structs.replace(problem.budget, hbm_bytes=hbm_bytes))
@@ -81,7 +105,7 @@ def _any_plan(problem: Problem, hbm_bytes: int) -> Residency | None:
     if not is_small(trial, options):
         raise TooLarge
     for chosen in _rerun_sets(trial, options):
-        found = best_plan(trial, chosen, below_ns=NEVER_NS, max_labels=MAX_LABELS // 4)
-        if found is not None:
-            return found[0]
+        plans = better_plans(trial, chosen, below_ns=NEVER_NS, max_labels=MAX_LABELS // 4, check=check)
+        for residency, _ in plans:
+            return residency
     return None

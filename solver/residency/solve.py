@@ -35,12 +35,13 @@ from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent, TooSlow, Trial
 from solver.residency.infeasible import infeasible
 from solver.residency.problem import Problem, go_on
+from solver.residency.rivals.checkmate import DidNotSolve
 from solver.residency.rivals.registry import RIVALS
 from solver.residency.rounding import shares_by_gap
 from solver.residency.search import Search
 from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
 from solver.residency.warm import warm
-from solver.stop import BoundReached, Cancelled, Criterion, Stop, Stopped, TimeLimit, WorkLimit
+from solver.stop import BoundReached, Cancelled, Criterion, Enough, Stop, Stopped, TimeLimit, WorkLimit
 
 ROWS = 48
 """Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
@@ -102,7 +103,7 @@ def _solve(
     if profile.timing_only:
         raise NotPlannable("the profile has times but no storages: there is nothing to place")
     problem = Problem(profile, request.budget)
-    if problem.n > SMALL_OPERATORS:
+    if not _small(problem):
         warm()
     incumbent = Incumbent(problem, _stop(request, cancelled), step_bound_ns(problem), lambda trial: report(trial))
 
@@ -126,6 +127,8 @@ def _solve(
 
 def _stop(request: Request, cancelled: Callable[[], bool]) -> Stop:
     criteria: list[Criterion] = [BoundReached(), Cancelled(cancelled)]
+    if request.enough_ns is not None:
+        criteria.append(Enough(request.enough_ns))
     if request.time_limit_s is not None:
         criteria.append(TimeLimit(request.time_limit_s))
     if request.work_limit is not None:
@@ -149,11 +152,13 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     reached = incumbent.best_ns == incumbent.bound_ns
     if not reached and incumbent.stopped():
         return False
-    if not reached and problem.n <= SMALL_OPERATORS:
-        options = options_of(problem)
+    if not reached and _small(problem):
+        for name in RIVALS:  # before the exact search takes the time, which what they find makes shorter
+            if name not in done:
+                _offer_quick(problem, incumbent, name)
         try:
-            if is_small(problem, options):
-                return exhaust(problem, incumbent, options)
+            exhaust(problem, incumbent, options_of(problem))
+            return True
         except TooLarge:
             incumbent.stages["exact"] = "too large"
     if reached and incumbent.best is not None and incumbent.best.residency.empty:
@@ -162,10 +167,24 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
     return False
 
 
+def _small(problem: Problem) -> bool:
+    return problem.n <= SMALL_OPERATORS and is_small(problem, options_of(problem))
+
+
 def _soon(problem: Problem, incumbent: Incumbent, request: Request) -> None:
     """A first plan, of moves alone, at what copies take: before rules, reruns and the bound."""
     fluid = Fluid(problem, ROWS)
     Search(problem, incumbent, Table(problem, []), fluid, Solution.blank(fluid), request.seed).first()
+
+
+def _offer_quick(problem: Problem, incumbent: Incumbent, name: str) -> None:
+    """Offers a rule's plan if it has one; on small problems each takes a fraction of a second."""
+    if incumbent.best_ns == incumbent.bound_ns or incumbent.stopped():
+        return
+    try:
+        _offer_rule(problem, incumbent, name, RIVALS[name](problem))
+    except DidNotSolve:
+        incumbent.stages[name] = "did not solve"
 
 
 def _offer_rule(problem: Problem, incumbent: Incumbent, name: str, decisions: Decisions) -> None:

@@ -62,7 +62,7 @@ def in_turns(  # type: ignore[no-untyped-def]
             if in_ns[t] >= 0:
                 moved = max(moved, left[t] + size * held[t, k] - back[t, k - first])
         for t in range(tiers):
-            if in_ns[t] < 0 or out_ns[t] < 0:
+            if in_ns[t] < 0 or (out_ns[t] < 0 and not copied):
                 continue
             paid[t] = min(paid[t], out_prices[t, k])
             cost = 0.0 if copied else out_ns[t] * paid[t]

@@ -185,3 +185,18 @@ def test_an_answer_keeps_the_plan_in_hand_beside_its_document() -> None:
     assert replay(profile, found).static_peak_bytes == answer.reachable_bytes
     again = msgspec.json.decode(msgspec.json.encode(answer), type=Infeasible)
     assert again == answer and again.in_hand is None
+
+
+def test_a_search_for_what_is_fast_enough_ends_there() -> None:
+    """With a plan that is, or the proof that none can be; and not before."""
+    profile = training_step(1)
+    least = replay(profile)
+    budget = Budget(hbm_bytes=int(0.8 * least.peak_bytes))
+    plain = solve(profile, Request(budget, time_limit_s=None, work_limit=WORK))
+    assert isinstance(plain, Plan) and plain.predicted is not None and plain.bound is not None
+    generous = solve(profile, Request(budget, time_limit_s=None, work_limit=WORK, enough_ns=10 * least.step_ns))
+    assert isinstance(generous, Plan) and generous.bound is not None and generous.bound.stop_reason == "fast enough"
+    assert generous.provenance["work"] < plain.provenance["work"]
+    beyond = solve(profile, Request(budget, time_limit_s=None, work_limit=WORK, enough_ns=least.step_ns - 1))
+    assert isinstance(beyond, Plan) and beyond.bound is not None
+    assert beyond.bound.stop_reason == "no plan is fast enough (proven)"
