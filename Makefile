@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth clean
+.PHONY: demo test lint openapi bench bench-addresses bench-cost bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -47,6 +47,10 @@ bench-readers: $(READY)
 # Half an hour; stopped, it goes on where it was.
 bench-sharding: $(READY)
 	$(BIN)/python -m bench.sharding $(ARGS)
+
+# A quarter of an hour, most of it measuring this CPU; what is measured is kept in build/bench.
+bench-cost: $(READY)
+	$(BIN)/python -m bench.cost $(ARGS)
 
 bench-exhaustive: $(READY)
 	$(BIN)/python -m bench.exhaustive

@@ -7,7 +7,7 @@ An operator: a roofline with a floor, for each family of operators of a device (
 
 A copy: the link's bandwidth for who copies alone, and a capacity that all who copy at the same time share::
 
-    us = latency + bytes / min(alone, capacity / copiers)
+    us = latency + (bytes that a cache holds) / near + (the others) / min(alone, capacity / copiers)
 
 A collective: messages of latency alpha and bandwidth beta (`collectives` has the numbers of steps and bytes).
 
@@ -27,6 +27,8 @@ from hyperopt.cost.features import F64, Signatures
 
 FEWEST = 8
 """Signatures of a family below which its roofline is not fitted but taken from all families of the device."""
+
+CACHED = 6
 
 HEADROOM = 1.5
 
@@ -96,28 +98,43 @@ def fit_roofline(flops: F64, traffic: F64, us: F64) -> Roofline:
 
 @dataclass(frozen=True)
 class Link:
-    """One direction between two tiers. Bandwidths in bytes per microsecond."""
+    """One direction between two tiers. Bandwidths in bytes per microsecond; the first `near_bytes` of a copy move at
+    `near`, whoever else copies (0: no such)."""
 
     latency_us: float
     alone: float
     capacity: float
+    near_bytes: float = 0.0
+    near: float = 1.0
 
     def us(self, size: F64, copiers: F64) -> F64:
         """`size` in bytes; `copiers`: how many copy at the same time, this one counted."""
-        return np.asarray(self.latency_us + size / np.minimum(self.alone, self.capacity / np.maximum(copiers, 1.0)))
+        shared = np.minimum(self.alone, self.capacity / np.maximum(copiers, 1.0))
+        inside = np.minimum(size, self.near_bytes)
+        return np.asarray(self.latency_us + inside / self.near + (size - inside) / shared)
 
 
 def fit_link(size: F64, copiers: F64, us: F64) -> Link:
-    """From copies, of which some alone. Without any that share the link the capacity is that of one. Raises ValueError
-    for fewer than 3."""
+    """From copies, of which some alone. Without any that share the link the capacity is that of one; with fewer than
+    `CACHED` sizes a cache is not told from the link. Raises ValueError for fewer than 3."""
     if len(us) < 3:
         raise ValueError(f"{len(us)} copies are too few to fit a link to: measure at least 3 sizes")
-    rate = float(np.quantile(size / np.maximum(us, TINY), 0.9))
+    us = np.maximum(us, TINY)
+    large = size >= np.quantile(size, 0.7)
+    rate = float(np.median(size[large] / us[large]))
     start = [float(np.quantile(us, 0.1)), rate, rate * float(copiers.max())]
-    if copiers.max() < 1.5:
-        _, (latency, alone) = _fit(lambda p: p[0] + size / p[1], us, start[:2])
-        return Link(latency, alone, alone)
-    return Link(*_fit(lambda p: Link(*p).us(size, copiers), us, start)[1])
+    shares = copiers.max() >= 1.5
+
+    def link(p: Sequence[float]) -> Link:
+        return Link(p[0], p[1], p[2] if shares else p[1], *p[3:])
+
+    found = [_fit(lambda p: link(p).us(size, copiers), us, start)]
+    if len(np.unique(size)) >= CACHED:
+        fastest = float(np.max(size / us))
+        for edge in np.quantile(size, (0.3, 0.6)):
+            nearer = [*start, float(edge), fastest]
+            found.append(_fit(lambda p: link(p).us(size, copiers), us, nearer))
+    return link(min(found)[1])
 
 
 def fit_messages(steps: F64, each: F64, us: F64) -> tuple[float, float]:

@@ -29,11 +29,14 @@ I64 = npt.NDArray[np.int64]
 NUMBERS = (
     "flops", "read", "written", "intensity", "elements_out", "elements_in", "inputs", "rank", "first", "last_in",
     "last_out", "rows", "columns", "inner", "matrices", "left_turned", "right_turned", "spread_last", "spread_first",
-    "spread_one", "kept_last", "item", "blocked", "aligned",
+    "spread_one", "kept_last", "item", "blocked", "aligned", "kept_end", "kept_start", "smallest", "repeat", "rank_out",
 )  # fmt: skip
 """Columns of `Signatures.numbers`; sizes as natural logarithms of 1 + size. `blocked`: Ascend's layouts of 16 x 16
 blocks, which shapes show; `spread_*`: an input is repeated along the last or the first axes, or is a single number;
-`kept_last`: the last axis stays last (a transpose that moves it costs more); `aligned`: the last axis by 16 and 8."""
+`kept_last`: the last axis stays last (a transpose that moves it costs more); `aligned`: the last axis by 16 and 8;
+`kept_end`, `kept_start`: product of the last and of the first axes that come out as they went in (what is copied,
+reduced or transposed in one piece); `smallest`: of the inputs that are no single number; `repeat`: how often the
+smallest input's numbers are used one after the other."""
 
 CONTEXT = ("concurrency", "backward")
 """Columns beside a signature's own: operators of other streams that run meanwhile (their share of its duration), and
@@ -269,7 +272,31 @@ def _numbers(work: Work, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) ->
         float(large.bytes // max(large.elements, 1)),
         float(len(first.shape) >= 4 and first.shape[-2:] == (16, 16)),
         float((last % 16 == 0) + (last % 8 == 0)),
+        log1p(_kept(first.shape[::-1], out.shape[::-1])), log1p(_kept(first.shape, out.shape)),
+        *_repeated(inputs, large), float(len(out.shape)),
     ]  # fmt: skip
+
+
+def _kept(went_in: tuple[int, ...], came_out: tuple[int, ...]) -> int:
+    """Product of the first axes that are the same."""
+    size = 1
+    for a, b in zip(went_in, came_out, strict=False):
+        if a != b:
+            break
+        size *= a
+    return size
+
+
+def _repeated(inputs: Sequence[Tensor], large: Tensor) -> tuple[float, float]:
+    """Logarithms of the smallest input's elements, and of the product of the last axes that it is repeated along."""
+    small = min((t for t in inputs if t.elements > 1), key=lambda t: t.elements, default=large)
+    padded = (1,) * (len(large.shape) - len(small.shape)) + small.shape
+    repeat = 1
+    for a, b in zip(padded[::-1], large.shape[::-1], strict=False):
+        if a != 1:
+            break
+        repeat *= b
+    return log1p(small.elements), log1p(repeat)
 
 
 def _matrices(inputs: Sequence[Tensor], out: Tensor) -> tuple[float, float, float, float, float, float]:

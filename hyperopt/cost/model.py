@@ -128,14 +128,10 @@ class Predictions:
 
     def of(self, place: I64) -> Predictions:
         """Of rows, by their signature's place."""
-        return Predictions(
-            self.us[place], self.low[place], self.high[place], self.source[place], self.away[place]
-        )
+        return Predictions(self.us[place], self.low[place], self.high[place], self.source[place], self.away[place])
 
 
-def _interval(
-    errors: Errors, families: npt.NDArray[np.str_], us: F64, away: F64, level: float
-) -> tuple[F64, F64]:
+def _interval(errors: Errors, families: npt.NDArray[np.str_], us: F64, away: F64, level: float) -> tuple[F64, F64]:
     low, high = np.full(len(us), np.nan), np.full(len(us), np.nan)
     wider = 1.0 + np.minimum(away, 4.0)
     for family in np.unique(families):

@@ -14,6 +14,7 @@ The guard goes by FLOPs and bytes, for each family by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,7 +33,7 @@ FEWEST = 24
 
 FADE = float(np.log(4.0))
 
-OPTIONS = {
+OPTIONS: Mapping[str, Any] = {
     "loss": "absolute_error",
     "learning_rate": 0.08,
     "max_iter": 300,

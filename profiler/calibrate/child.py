@@ -37,11 +37,12 @@ def main(arguments: list[str]) -> None:
     from profiler.calibrate.networks import training
 
     step, inputs = training(chunks()[int(value)], seed=int(value))
-    write(_measured(step, inputs), Path(output))
+    write(kernels_of(step, inputs, STEPS), Path(output))
 
 
-def _measured(step: Any, inputs: tuple[Any, ...]) -> Profile:
-    """Every kernel of the step with its shapes and `typical` time; no storages."""
+def kernels_of(step: Any, inputs: tuple[Any, ...], steps: int) -> Profile:
+    """Every kernel of the step with its shapes and its `typical` time of so many steps; no storages. The step is a Cell
+    that was not compiled before and returns one tensor."""
     import mindspore as ms
 
     from profiler.capture.anatomy import operator_type
@@ -50,10 +51,10 @@ def _measured(step: Any, inputs: tuple[Any, ...]) -> Profile:
 
     with TemporaryDirectory(prefix="hyperopt-") as folder:
         _, signatures = compiled(step, inputs, Path(folder), run=True)
-    trace = record_session(lambda: step(*inputs).asnumpy(), STEPS)
+    trace = record_session(lambda: step(*inputs).asnumpy(), steps)
     operators = []
     for name, runs in trace.executions.items():
-        if (signature := signatures.get(name)) is not None and len(runs) >= STEPS:
+        if (signature := signatures.get(name)) is not None and len(runs) >= steps:
             operators.append(
                 Operator(
                     name=name,

@@ -76,13 +76,13 @@ ELEMENTWISE: dict[str, Callable[[], Any]] = {
     "add": ops.Add, "sub": ops.Sub, "mul": ops.Mul, "div": ops.Div, "exp": ops.Exp, "log": ops.Log, "sqrt": ops.Sqrt,
     "neg": ops.Neg, "tanh": ops.Tanh, "sigmoid": ops.Sigmoid, "gelu": ops.GeLU, "relu": ops.ReLU, "abs": ops.Abs,
     "silu": auto_generate.SiLU, "square": ops.Square, "maximum": ops.Maximum, "pow": ops.Pow, "less": ops.Less,
-    "equal": ops.Equal, "rsqrt": ops.Rsqrt, "reciprocal": ops.Reciprocal, "addn": lambda: _AddN(),
+    "equal": ops.Equal, "rsqrt": ops.Rsqrt, "reciprocal": ops.Reciprocal, "addn": lambda: AddN(),
 }  # fmt: skip
 
 REDUCTIONS = {"sum": ops.ReduceSum, "mean": ops.ReduceMean, "max": ops.ReduceMax}
 
 
-class _AddN(nn.Cell):  # type: ignore[misc]  # MindSpore is untyped
+class AddN(nn.Cell):  # type: ignore[misc]  # MindSpore is untyped
     def __init__(self) -> None:
         super().__init__()
         self.add = ops.AddN()
@@ -98,7 +98,7 @@ def cell_of(item: Item, name: str) -> Any:
         return One(ELEMENTWISE[kind]())
     if kind in REDUCTIONS:
         return One(REDUCTIONS[kind](keep_dims=bool(extra[1])), extra[0])
-    return {
+    makers: dict[str, Callable[[], Any]] = {
         "matmul": lambda: One(ops.MatMul(transpose_b=bool(extra and extra[0]))),
         "batch_matmul": lambda: One(ops.BatchMatMul(transpose_b=bool(extra and extra[0]))),
         "attention": lambda: Attention(),
@@ -114,7 +114,8 @@ def cell_of(item: Item, name: str) -> Any:
         "tile": lambda: One(ops.Tile(), tuple(extra)),
         "cast": lambda: One(ops.Cast(), ms.float16),
         "adam": lambda: Adam(item.shapes[0], name),
-    }[kind]()
+    }
+    return makers[kind]()
 
 
 class Joined(nn.Cell):  # type: ignore[misc]  # MindSpore is untyped

@@ -15,8 +15,11 @@ from math import prod
 
 CHUNK_ITEMS = 24
 
-STEPS = 61
-"""Executions of each kernel, one a step: all kernels of the chunk take turns."""
+STEPS = 31
+"""Executions of each kernel in a pass, one a step: all kernels of the chunk take turns."""
+
+PASSES = 2
+"""The whole sweep, and then once more: what else ran on the machine meanwhile did so at another time."""
 
 LARGEST = 1 << 22
 """Elements of the largest tensor: 16 MiB of float32, beyond any second-level cache."""
@@ -86,7 +89,7 @@ def chunks(seed: int = 1) -> list[tuple[Item, ...]]:
 
 def _size(chance: random.Random, low: int, high: int) -> int:
     """Evenly over the logarithm; two of three are multiples of 8, as models' dimensions are."""
-    size = round(low * float(high / low) ** chance.random())
+    size = round(low * float((high / low) ** chance.random()))
     return max(low, size // 8 * 8) if chance.random() < 0.67 and size >= 16 else size
 
 
