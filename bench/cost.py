@@ -8,7 +8,8 @@ A sample is a signature (type, shapes, element types): what was measured of it, 
 Then whole steps of the demo model at a size that was held out, copies against those of a published sweep, and how long
 100,000 operators take to predict. The table is printed and saved to `build/bench/cost.json`.
 
-    python -m bench.cost [--calibration FILE] [--minutes 10] [--steps FOLDER] [--parts devices,steps,copies,speed]
+    python -m bench.cost [--calibration FILE] [--shared FOLDER] [--devices cpu,ascend]
+                         [--parts devices,steps,copies,collectives,speed]
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from hyperopt.profile import Profile
 
 OUT = Path("build/bench")
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-QWEN = SHARED / "ascend_qwen3_pp2_dp2"
+QWEN = "ascend_qwen3_pp2_dp2"
 OURS = "ours"
 LEVEL = 0.9
 HALF, COVERED = 0.5, (0.85, 0.95)
@@ -107,6 +108,8 @@ def told(name: str, result: dict[str, Any]) -> Iterator[str]:
         verdicts.append(
             f"90 % intervals hold {result['covered']:.1%} ({'ok' if fits else 'MISSED'}, wanted 85 to 95 %)"
         )
+    if "covered_executions" in result:
+        verdicts.append(f"and {result['covered_executions']:.1%} of {result['executions']} single executions")
     if result["without_interval"]:
         verdicts.append(f"{result['without_interval']} samples without an interval: too few to say")
     yield f"  ours: {'; '.join(verdicts)}"
@@ -125,14 +128,14 @@ def this_cpu(calibration: Path, minutes: float) -> Rows:
     return rows.only(rows.families != models.LINK)
 
 
-def ascend() -> dict[int, Rows] | None:
+def ascend(run: Path) -> dict[int, Rows] | None:
     """Rows of each rank of the real run that has kernels; None where the data are absent."""
-    if not QWEN.exists():
+    if not run.exists():
         return None
     from profiler.read import read as read_place
 
     with tempfile.TemporaryDirectory(prefix="hyperopt-") as folder:
-        manifest = read_place(QWEN, Path(folder))
+        manifest = read_place(run, Path(folder))
         found = {}
         for rank in manifest.ranks:
             if rank.file is not None:
@@ -142,18 +145,25 @@ def ascend() -> dict[int, Rows] | None:
 
 
 def devices(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:
-    cpu = this_cpu(options.calibration, options.minutes)
-    yield f"{cpu.device}, shapes held out", summary(*shapes_held_out(cpu))
-    ranks = ascend()
+    if "cpu" in options.devices:
+        cpu = this_cpu(options.calibration, options.minutes)
+        yield f"{cpu.device}, shapes held out", summary(*shapes_held_out(cpu))
+    ranks = ascend(options.shared / QWEN) if "ascend" in options.devices else None
     if ranks is None:
-        print(f"Ascend: skipped, {QWEN.name} is absent")
+        print(f"Ascend: skipped{f', {QWEN} is absent' if 'ascend' in options.devices else ''}")
         return
     both = joined(list(ranks.values()))
     yield f"{both.device}, shapes held out", summary(*shapes_held_out(both))
     for rank, rows in ranks.items():
         others = joined([other for number, other in ranks.items() if number != rank])
         samples = samples_of(rows)
-        yield f"{both.device}, rank {rank} held out", summary(samples, evaluate(others, samples))
+        found = evaluate(others, samples)
+        known = rows.only(rows.us > 0)
+        place = {key: i for i, key in enumerate(samples.signatures.keys)}
+        of = np.array([place.get(key, -1) for key in known.signatures.keys])[known.signature]
+        inside = (found["low"][of] <= known.us) & (known.us <= found["high"][of])
+        result = summary(samples, found) | {"covered_executions": float(inside.mean()), "executions": len(of)}
+        yield f"{both.device}, rank {rank} held out", result
 
 
 def speed(options: argparse.Namespace) -> dict[str, Any]:
@@ -176,8 +186,9 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         profile = Profile(operators=operators, storages=())
         begin = time.perf_counter()
         rows = rows_of(profile, table)
-        samples = samples_of(rows)
-        model.predict(samples.signatures, samples.context).of(rows.signature)
+        context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
+        context[rows.signature] = rows.context
+        model.predict(rows.signatures, context).of(rows.signature)
         found[name] = {"seconds": time.perf_counter() - begin, "signatures": len(rows.signatures.keys)}
     return found
 
@@ -188,7 +199,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--steps", type=Path, default=OUT / "cost-steps", help="folder of the demo model's captures")
     parser.add_argument("--rounds", type=int, default=2, help="captures of each size")
-    parser.add_argument("--parts", default="devices,steps,copies,speed")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder of the shared sample data")
+    parser.add_argument("--devices", default="cpu,ascend")
+    parser.add_argument("--parts", default="devices,steps,copies,collectives,speed")
     options = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
     parts, result = options.parts.split(","), {}
@@ -206,6 +219,12 @@ def main() -> None:
         from bench.cost_copies import copies
 
         result["copies"] = copies(options.calibration)
+    if "collectives" in parts:
+        from bench.cost_collectives import collectives
+
+        result["collectives"] = collectives(options.shared / QWEN)
+        if result["collectives"] is None:
+            print(f"collectives: skipped, {QWEN} is absent")
     if "speed" in parts:
         result["speed"] = speed(options)
         for name, row in result["speed"].items():

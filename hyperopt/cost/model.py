@@ -31,6 +31,9 @@ LINK = "link"
 SEEN, LEARNED, ROOFLINE, SHARED = "seen", "learned", "roofline", "shared"
 SOURCES = (SEEN, LEARNED, ROOFLINE, SHARED)
 
+SURE = 2.0
+"""Standard errors by which a correction must be better on held-out groups to be used."""
+
 DRIFT = 0.05
 """Between two runs of one kernel on one device, whatever its repetitions within a run say (logarithm)."""
 
@@ -98,13 +101,14 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     ) -> None:
         """Puts in what was measured of signatures that are known, in place."""
         below, above = (self.seen_errors.quantile(POOL, q) for q in ((1 - level) / 2, (1 + level) / 2))
+        off = {str(f): self.errors.quantile(str(f), 0.75) for f in np.unique(signatures.families)}
         for i, key in enumerate(signatures.keys):
             if (known := self.seen.get(key)) is None:
                 continue
             measured, times, spread = known
-            ours = self.errors.quantile(str(signatures.families[i]), 0.75)
-            off = 0.3 if ours is None else max(abs(ours), 1e-3)
-            weight = off**2 / (off**2 + DRIFT**2 + spread**2 / times)
+            ours = off[str(signatures.families[i])]
+            doubt = 0.3 if ours is None else max(abs(ours), 1e-3)
+            weight = doubt**2 / (doubt**2 + DRIFT**2 + spread**2 / times)
             us[i] = measured**weight * us[i] ** (1 - weight)
             source[i] = SEEN
             if below is not None and above is not None:
@@ -225,23 +229,32 @@ def _scores(samples: Samples, held: Mapping[str, F64]) -> dict[str, FamilyScores
     found = {}
     for family in np.unique(samples.signatures.families).tolist():
         mine = samples.signatures.families == family
-        groups = len({g for g, keep in zip(samples.signatures.groups, mine, strict=True) if keep})
+        names = np.array(samples.signatures.groups, np.str_)[mine]
+        groups = len(np.unique(names))
         roofline = score(samples.us[mine], held["roofline"][mine], groups)
         if np.isnan(held["learned"][mine]).any():
             why = f"{int(mine.sum())} signatures of {groups} groups of shapes are too few to learn from"
             found[family] = FamilyScores(roofline=roofline, learned=None, used=ROOFLINE, why=why)
             continue
         learned = score(samples.us[mine], held["learned"][mine], groups)
-        errors = [float(np.mean(np.abs(np.log(held[name][mine] / samples.us[mine])))) for name in (LEARNED, ROOFLINE)]
-        better = errors[0] < errors[1] and groups >= 3
+        errors = [np.abs(np.log(held[name][mine] / samples.us[mine])) for name in (ROOFLINE, LEARNED)]
+        gain, doubt = _gain(errors[0] - errors[1], names)
+        better = gain > SURE * doubt
         why = (
-            f"mean error of the logarithm {errors[0]:.3f} against the roofline's {errors[1]:.3f} on held-out groups"
-            if groups >= 3
-            else f"{groups} groups of shapes are too few to say that the correction helps"
+            f"the correction {'lowers' if gain > 0 else 'raises'} the error of the logarithm by {abs(gain):.3f} "
+            f"(standard error {doubt:.3f}) over {groups} held-out groups"
         )
         used = LEARNED if better else ROOFLINE
         found[family] = FamilyScores(roofline=roofline, learned=learned, used=used, why=why)
     return found
+
+
+def _gain(lower: F64, groups: npt.NDArray[np.str_]) -> tuple[float, float]:
+    """Mean over the groups of how much the error is lower, and the standard error of that: samples of one group are
+    alike, and count once. One group says nothing: its standard error is infinite."""
+    means = np.array([lower[groups == name].mean() for name in np.unique(groups)])
+    doubt = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else np.inf
+    return float(means.mean()), doubt
 
 
 def score(measured: F64, predicted: F64, groups: int) -> Score:

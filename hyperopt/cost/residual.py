@@ -35,10 +35,11 @@ FADE = float(np.log(4.0))
 
 OPTIONS: Mapping[str, Any] = {
     "loss": "absolute_error",
-    "learning_rate": 0.08,
+    "learning_rate": 0.06,
     "max_iter": 300,
-    "max_leaf_nodes": 16,
-    "min_samples_leaf": 4,
+    "max_leaf_nodes": 24,
+    "min_samples_leaf": 5,
+    "max_features": 0.5,
 }
 
 
@@ -97,8 +98,10 @@ def _columns(
     ranks = np.array([order.get(str(name), np.nan) for name in signatures.names], np.float64)
     places = {family: float(place) for place, family in enumerate(families)}
     kinds = np.array([places.get(str(family), np.nan) for family in signatures.families], np.float64)
-    return np.column_stack([signatures.numbers, context, np.log(base), ranks, kinds])
+    each = [(signatures.names == name).astype(np.float64) for name in order]
+    return np.column_stack([signatures.numbers, context, np.log(base), ranks, kinds, *each])
 
 
-COLUMNS = (*NUMBERS, *CONTEXT, "roofline", "type", "family")
-"""Names of what trees see."""
+def column_names(learned: Learned) -> tuple[str, ...]:
+    """What the trees see, in the order of their features."""
+    return (*NUMBERS, *CONTEXT, "roofline", "type", "family", *(f"is {name}" for name in learned.order))

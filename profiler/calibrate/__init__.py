@@ -159,7 +159,7 @@ def _joined(parts: Path, count: int) -> Profile:
             source="calibration",
             notes=(
                 f"{len(captured)} of {count} chunks of the sweep, {passes / len(captured):.1f} passes; median of the "
-                f"fastest quarter of {STEPS} interleaved executions, the smaller of the passes'",
+                f"fastest quarter of {STEPS} interleaved executions, the smaller of the passes",
                 "copies that run at the same time start at the same time, each on a stream of its own",
             ),
         ),
