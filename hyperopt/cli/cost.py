@@ -11,7 +11,7 @@ import typer
 
 from hyperopt import settings
 from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, check_output, read_profile, say
-from hyperopt.documents import write
+from hyperopt.documents import DocumentError, write
 
 if TYPE_CHECKING:
     from hyperopt.cost.work import Table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TYPES = "more operator types, as TOML; default: the file of HYPEROPT_OPERATORS, if that is set"
 Operators = Annotated[Path | None, typer.Option("--operators", metavar="FILE", help=TYPES)]
 MOST_TOLD = 12
+NOT_BETTER = DRIFTED = 1
 
 cost = typer.Typer(no_args_is_help=True, help="Fit a cost model to profiles, and predict durations with it.")
 
@@ -53,12 +54,17 @@ def calibrate(
 def fit(
     profiles: Annotated[list[Path], typer.Argument(metavar="PROFILE...", help="profiles of one device")],
     output: Annotated[Path, typer.Option("-o", "--output", help="where to write the model")],
+    current: Annotated[
+        Path | None, typer.Option("--current", metavar="MODEL", help="the model in use: written only where better")
+    ] = None,
     operators: Operators = None,
     as_json: AsJson = False,
 ) -> int:
-    """Fit a cost model to what profiles measured. What it does not know it says, family by family."""
+    """Fit a cost model to what profiles measured. What it does not know it says, family by family. With --current:
+    exit 1, and nothing written, where it is not better on shapes that neither has seen."""
     from hyperopt.cost import model as models
     from hyperopt.cost.features import joined, rows_of
+    from hyperopt.cost.training import train
 
     check_output(output)
     table = _table(operators)
@@ -68,20 +74,59 @@ def fit(
         problem = f"profiles of several devices or versions: {'; '.join(devices)} (fit one model for each)"
         raise typer.BadParameter(problem, param_hint="PROFILE")
     try:
-        model = models.fit(joined(rows))
+        trained = train(joined(rows), None if current is None else models.load(current.read_bytes()))
+    except DocumentError:
+        raise
     except ValueError as error:
         say(f"{error} (profile with shapes and durations)")
         return BAD_INPUT
-    write(model, output)
+    model = trained.model
+    if trained.promoted:
+        write(model, output)
     if as_json:
-        print(
-            msgspec.json.encode(
-                {"model": str(output), "device": model.device, "signatures": model.signatures, "scores": model.scores}
-            ).decode()
-        )
+        figures = {
+            "model": str(output) if trained.promoted else None,
+            "promoted": trained.promoted,
+            "why": trained.why,
+            "drift": trained.drift,
+            "device": model.device,
+            "data_digest": model.data_digest,
+            "signatures": model.signatures,
+            "scores": model.scores,
+        }
+        print(msgspec.json.encode(figures).decode())
     else:
         print("\n".join(models.told(model)))
-    return 0
+        print(f"{'written' if trained.promoted else 'not written'}: {trained.why}")
+    return 0 if trained.promoted else NOT_BETTER
+
+
+@cost.command("drift")
+def drift(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="of `hyperopt cost fit`")],
+    profiles: Annotated[list[Path], typer.Argument(metavar="PROFILE...", help="measured since, on the same device")],
+    operators: Operators = None,
+    as_json: AsJson = False,
+) -> int:
+    """Whether new measurements still lie in the model's intervals. Exit 1: more are outside than chance explains."""
+    from hyperopt.cost.features import joined, rows_of, samples_of
+    from hyperopt.cost.model import load
+    from hyperopt.cost.training import drift_of
+
+    table, known = _table(operators), load(model.read_bytes())
+    rows = [rows_of(read_profile(path), table) for path in profiles]
+    if strange := sorted({part.device for part in rows} - {known.device}):
+        problem = f"profiles of {'; '.join(strange)}, a model of {known.device}"
+        raise typer.BadParameter(problem, param_hint="PROFILE")
+    found = drift_of(known, samples_of(joined(rows)))
+    if as_json:
+        print(msgspec.json.encode(found).decode())
+    else:
+        word = "drifted" if found.drifted else "no drift seen"
+        print(f"{word}: {found.outside:.1%} of {found.samples} signatures outside, {1 - found.level:.0%} expected")
+        for family, share in sorted(found.families.items(), key=lambda pair: -pair[1])[:MOST_TOLD]:
+            print(f"  {family:13} {share:.1%}")
+    return DRIFTED if found.drifted else 0
 
 
 @cost.command("predict")

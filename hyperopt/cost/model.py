@@ -22,8 +22,8 @@ from hyperopt.cost.analytic import Link, Roofline, Rooflines, fit_link, fit_roof
 from hyperopt.cost.features import F64, I64, Rows, Samples, Signatures, samples_of
 from hyperopt.cost.folds import folds
 from hyperopt.cost.intervals import POOL, Errors, collect
-from hyperopt.cost.residual import FEWEST, Learned, group_of, learn
-from hyperopt.documents import decode
+from hyperopt.cost.residual import FEWEST, Learned, group_of, importances, learn
+from hyperopt.documents import decode, sha256
 
 FAMILY, MAJOR = "hyperopt.cost", 1
 
@@ -61,6 +61,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
 
     format: str = f"{FAMILY}/{MAJOR}"
     device: str
+    data_digest: str
+    """sha256 of the signatures and durations that it has learned from."""
     signatures: int
     families: Mapping[str, Roofline]
     shared: Roofline
@@ -156,8 +158,7 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
     if rows.uncounted:
         left = sum(rows.uncounted.values())
         notes.append(f"{left} operators are not learned from: {dict(rows.uncounted.most_common(8))}")
-    held = _held_out(samples, seed, fold_count)
-    scores = _scores(samples, held)
+    held, scores = held_out(samples, seed, fold_count)
     rooflines = fit_rooflines(samples.signatures, samples.us)
     base = rooflines.us(samples.signatures)
     groups = group_of(samples.signatures.families)
@@ -169,10 +170,9 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
             for family in np.unique(samples.signatures.families[groups == group]).tolist()
         )
     }
-    uses = np.array([scores[str(family)].used == LEARNED for family in samples.signatures.families])
-    chosen = np.where(uses, held["learned"], held["roofline"])
     return CostModel(
         device=rows.device,
+        data_digest=digest_of(samples),
         signatures=len(samples.us),
         families=rooflines.families,
         shared=rooflines.shared,
@@ -180,7 +180,7 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         learned=learned,
         scores=scores,
         errors=collect(
-            np.log(samples.us / chosen), samples.signatures.families, np.array(samples.signatures.groups, np.str_)
+            np.log(samples.us / held), samples.signatures.families, np.array(samples.signatures.groups, np.str_)
         ),
         seen_errors=_repeated(rows, samples),
         seen={
@@ -192,6 +192,19 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         links=links,
         notes=tuple(notes),
     )
+
+
+def held_out(samples: Samples, seed: int = 0, fold_count: int = 5) -> tuple[F64, dict[str, FamilyScores]]:
+    """What a model of these samples says of each without having seen its group, and the scores that decided how."""
+    both = _held_out(samples, seed, fold_count)
+    scores = _scores(samples, both)
+    uses = np.array([scores[str(family)].used == LEARNED for family in samples.signatures.families], bool)
+    return np.where(uses, both[LEARNED], both[ROOFLINE]), scores
+
+
+def digest_of(samples: Samples) -> str:
+    pairs = sorted(zip(samples.signatures.keys, samples.us.tolist(), strict=True))
+    return sha256(msgspec.json.encode(pairs))
 
 
 def _learn(samples: Samples, base: F64, mine: npt.NDArray[np.bool_], seed: int) -> Learned:
@@ -238,7 +251,7 @@ def _scores(samples: Samples, held: Mapping[str, F64]) -> dict[str, FamilyScores
             continue
         learned = score(samples.us[mine], held["learned"][mine], groups)
         errors = [np.abs(np.log(held[name][mine] / samples.us[mine])) for name in (ROOFLINE, LEARNED)]
-        gain, doubt = _gain(errors[0] - errors[1], names)
+        gain, doubt = gain_of(errors[0] - errors[1], names)
         better = gain > SURE * doubt
         why = (
             f"the correction {'lowers' if gain > 0 else 'raises'} the error of the logarithm by {abs(gain):.3f} "
@@ -249,7 +262,7 @@ def _scores(samples: Samples, held: Mapping[str, F64]) -> dict[str, FamilyScores
     return found
 
 
-def _gain(lower: F64, groups: npt.NDArray[np.str_]) -> tuple[float, float]:
+def gain_of(lower: F64, groups: npt.NDArray[np.str_]) -> tuple[float, float]:
     """Mean over the groups of how much the error is lower, and the standard error of that: samples of one group are
     alike, and count once. One group says nothing: its standard error is infinite."""
     means = np.array([lower[groups == name].mean() for name in np.unique(groups)])
@@ -305,6 +318,9 @@ def told(model: CostModel) -> list[str]:
             f"  {family:13} {scores.roofline.signatures:5} signatures  roofline {scores.roofline.median:6.1%}  "
             f"learned {ours:>6}  uses {scores.used}: {scores.why}"
         )
+    for group, learned in sorted(model.learned.items()):
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in importances(learned, 6))
+        lines.append(f"  {group} goes by {parts}")
     return [*lines, *model.notes]
 
 

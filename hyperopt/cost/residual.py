@@ -102,6 +102,12 @@ def _columns(
     return np.column_stack([signatures.numbers, context, np.log(base), ranks, kinds, *each])
 
 
+def importances(learned: Learned, most: int = 10) -> list[tuple[str, float]]:
+    """The features that the trees go by most, and their share of what all cuts gained."""
+    named = zip(column_names(learned), learned.trees.gains, strict=True)
+    return sorted(((name, share) for name, share in named if share > 0), key=lambda pair: -pair[1])[:most]
+
+
 def column_names(learned: Learned) -> tuple[str, ...]:
     """What the trees see, in the order of their features."""
     return (*NUMBERS, *CONTEXT, "roofline", "type", "family", *(f"is {name}" for name in learned.order))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hyperopt import profile as profiles
 from hyperopt.documents import write
@@ -57,3 +58,21 @@ def test_nothing_to_learn_from_and_a_bad_table_are_one_line(cli: Cli, tmp_path: 
     arguments = [tmp_path / "none.json", "-o", tmp_path / "m.json", "--operators", tmp_path / "own.toml"]
     assert cli("cost", "fit", *arguments) == 64
     assert "[A] A has family" in cli.err
+
+
+def test_a_model_is_only_replaced_by_a_better_one(cli: Cli, model: Path, tmp_path: Path) -> None:
+    before = model.read_bytes()
+    assert cli("cost", "fit", tmp_path / "measured.json.gz", "-o", model, "--current", model) == 1
+    assert "nothing was measured since" in cli.out and model.read_bytes() == before
+
+
+def test_drift_is_an_exit_code(cli: Cli, model: Path, tmp_path: Path) -> None:
+    same, other = device(2, 90), device(2, 90)
+    slow = tuple(structs.replace(o, duration_us=3 * o.duration_us) for o in other.operators)
+    write(same, tmp_path / "same.json")
+    write(structs.replace(other, operators=slow), tmp_path / "slow.json")
+    assert cli("cost", "drift", model, tmp_path / "same.json") == 0
+    assert cli("cost", "drift", model, tmp_path / "slow.json", "--json") == 1
+    assert cli.answer["drifted"] and cli.answer["outside"] > 0.5
+    write(Profile(operators=same.operators, storages=()), tmp_path / "elsewhere.json")
+    assert cli("cost", "drift", model, tmp_path / "elsewhere.json") == 64
