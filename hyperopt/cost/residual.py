@@ -33,6 +33,14 @@ FEWEST = 24
 
 FADE = float(np.log(4.0))
 
+SEEN_OF = tuple(place for place, name in enumerate(NUMBERS) if name != "intensity")
+"""Columns of the signatures' numbers that trees see: intensity falls with traffic, and would undo `RISING`."""
+
+FIXED = (*(NUMBERS[place] for place in SEEN_OF), *CONTEXT, "roofline", "type", "family")
+
+RISING = tuple(FIXED.index(name) for name in ("flops", "read", "written", "roofline"))
+"""With all else the same, more arithmetic or traffic never takes less time: neither roofline nor correction falls."""
+
 OPTIONS: Mapping[str, Any] = {
     "loss": "absolute_error",
     "learning_rate": 0.06,
@@ -89,7 +97,8 @@ def learn(signatures: Signatures, context: F64, base: F64, us: F64, seed: int = 
         mine = work[signatures.families == family]
         low, high = mine.min(axis=0), mine.max(axis=0)
         ranges[family] = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
-    return Learned(trees=grow(columns, target, seed=seed, **OPTIONS), order=order, families=families, ranges=ranges)
+    trees = grow(columns, target, rising=RISING, seed=seed, **OPTIONS)
+    return Learned(trees=trees, order=order, families=families, ranges=ranges)
 
 
 def _columns(
@@ -99,7 +108,7 @@ def _columns(
     places = {family: float(place) for place, family in enumerate(families)}
     kinds = np.array([places.get(str(family), np.nan) for family in signatures.families], np.float64)
     each = [(signatures.names == name).astype(np.float64) for name in order]
-    return np.column_stack([signatures.numbers, context, np.log(base), ranks, kinds, *each])
+    return np.column_stack([signatures.numbers[:, SEEN_OF], context, np.log(base), ranks, kinds, *each])
 
 
 def importances(learned: Learned, most: int = 10) -> list[tuple[str, float]]:
@@ -110,4 +119,4 @@ def importances(learned: Learned, most: int = 10) -> list[tuple[str, float]]:
 
 def column_names(learned: Learned) -> tuple[str, ...]:
     """What the trees see, in the order of their features."""
-    return (*NUMBERS, *CONTEXT, "roofline", "type", "family", *(f"is {name}" for name in learned.order))
+    return (*FIXED, *(f"is {name}" for name in learned.order))

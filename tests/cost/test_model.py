@@ -8,7 +8,7 @@ import pytest
 
 from hyperopt.cost import model as models
 from hyperopt.cost.analytic import Rooflines
-from hyperopt.cost.features import Samples, rows_of, samples_of
+from hyperopt.cost.features import Samples, Signatures, rows_of, samples_of
 from hyperopt.cost.folds import folds
 from hyperopt.cost.model import LEARNED, ROOFLINE, SEEN, CostModel
 from hyperopt.cost.work import Table
@@ -74,6 +74,24 @@ def test_outside_the_training_data_the_roofline_takes_over_and_the_interval_wide
     assert found.source.tolist() == [LEARNED, ROOFLINE]
     assert found.us[1] == base[1] and found.away[1] > 1
     assert found.high[1] / found.low[1] > (found.high[0] / found.low[0]) ** 1.5
+
+
+def test_more_work_never_takes_less_time(model: CostModel) -> None:
+    """Of one shape with more arithmetic and traffic: by roofline and correction, within the training range."""
+    rows = rows_of(Profile(operators=(operator("Add", [(64, 64), (64, 64)], [(64, 64)], 1.0),), storages=()), TABLE)
+    one = rows.signatures
+    more = np.linspace(1.0, 20.0, 40)
+    numbers = np.repeat(one.numbers, 40, axis=0)
+    for column, work in enumerate((one.flops, one.read, one.written)):
+        numbers[:, column] = np.log1p(work * more)
+    many = Signatures(
+        keys=tuple(f"x{i}" for i in range(40)), groups=("x",) * 40, names=np.repeat(one.names, 40),
+        families=np.repeat(one.families, 40), flops=one.flops * more, read=one.read * more,
+        written=one.written * more, numbers=numbers,
+    )  # fmt: skip
+    found = model.predict(many, np.zeros((40, 2)))
+    assert set(found.source) == {LEARNED}
+    assert (np.diff(found.us) >= -1e-9 * found.us[1:]).all()
 
 
 def test_what_was_measured_is_remembered(model: CostModel) -> None:
