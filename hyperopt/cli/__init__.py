@@ -14,6 +14,7 @@ import typer
 from hyperopt import names
 from hyperopt.cli import (
     allocate,
+    cost,
     files,
     front,
     gate,
@@ -58,7 +59,7 @@ def options(
     """Profiling-guided memory plans for large models: capture, plan, apply, check."""
 
 
-for room in (training, read, allocate, shard, stages, place, files, front, gate, report, remote, service, traces):
+for room in (training, cost, read, allocate, shard, stages, place, files, front, gate, report, remote, service, traces):
     room.register(app)
 
 
