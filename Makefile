@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement clean
+.PHONY: demo test lint openapi bench bench-addresses bench-cost bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -48,8 +48,13 @@ bench-readers: $(READY)
 bench-sharding: $(READY)
 	$(BIN)/python -m bench.sharding $(ARGS)
 
+# Ten minutes.
 bench-placement: $(READY)
 	$(BIN)/python -m bench.placement $(ARGS)
+
+# A quarter of an hour, most of it measuring this CPU; what is measured is kept in build/bench.
+bench-cost: $(READY)
+	$(BIN)/python -m bench.cost $(ARGS)
 
 bench-exhaustive: $(READY)
 	$(BIN)/python -m bench.exhaustive

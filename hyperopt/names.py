@@ -15,7 +15,10 @@ EXTRA_OF = {
     "ortools": "server",
     "psycopg": "server",
     "pydantic": "server",
+    "scipy": "server",
+    "sklearn": "server",
     "sqlalchemy": "server",
+    "threadpoolctl": "server",
     "uvicorn": "server",
 }
 """Import name -> the extra that installs it."""

@@ -110,7 +110,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     calls (a storage kept twice stands there twice).
 
     `inputs`: how many of `shapes` and `dtypes`, from the first on, are tensors that go in; the others come out. None:
-    the source does not say which is which."""
+    the source does not say which is which. `predicted`: how a cost model came to the duration; "" where it was
+    measured (docs/reference/cost.md)."""
 
     reads: tuple[Index, ...] = ()
     writes: tuple[Index, ...] = ()
@@ -130,6 +131,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     stage: int | None = None
     saves: tuple[Index, ...] = ()
     loads: tuple[Index, ...] = ()
+    predicted: Literal["", "seen", "learned", "roofline", "shared"] = ""
 
     @property
     def accesses(self) -> set[int]:

@@ -119,7 +119,8 @@ def pick(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
 def put(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """Values put or added into the first input at indices: the rest of it stays as it is. The values are the largest of
     the other inputs with its element type."""
-    into, *others = _first(inputs, 2, "inputs")[:1] + list(inputs[1:]) if inputs else _first(inputs, 2, "inputs")
+    _first(inputs, 2, "inputs")
+    into, *others = inputs
     values = max((t for t in others if t.dtype == into.dtype), key=lambda t: t.bytes, default=None)
     if values is None:
         raise Uncounted(f"no values of {into.dtype} to put")
@@ -134,6 +135,14 @@ def segment_sum(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) ->
         raise Uncounted("no rows to add up")
     work = _moved(inputs, outputs, rows.elements)
     return work._replace(read=work.read + rows.bytes, written=work.written + rows.bytes)
+
+
+def add_rows(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """As `segment_sum` into a table that is there: only the rows are touched."""
+    rows = max((t for t in inputs if t.whole), key=lambda t: t.elements, default=None)
+    if rows is None:
+        raise Uncounted("no rows to add up")
+    return Work(rows.elements, sum(t.bytes for t in inputs) + rows.bytes, rows.bytes)
 
 
 def fill(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
@@ -209,7 +218,7 @@ def _scores(inputs: Tensors, outputs: Tensors, attributes: Attributes) -> tuple[
     q, k = _first(inputs, 2, "inputs")
     statistics = next((t for t in (*outputs, *inputs[2:]) if len(t.shape) == 4 and t.shape[-1] == 8), None)
     if statistics is not None:
-        batch, heads, queries, _ = statistics.shape
+        batch, heads, queries = statistics.shape[:3]
         axis = next(
             (i for i, n in enumerate(q.shape) if n == queries and prod(q.shape) % (batch * heads * queries) == 0), -1
         )
@@ -234,7 +243,7 @@ def _scores(inputs: Tensors, outputs: Tensors, attributes: Attributes) -> tuple[
 def convolution(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """2 FLOPs for each output element and weight of its channel. Weights are (Cout, Cin / groups, ...) or Ascend's
     FRACTAL_Z; images (N, C, ...) or NC1HWC0."""
-    _, weight = _first(inputs, 2, "inputs")
+    weight = _first(inputs, 2, "inputs")[1]
     (out,) = _first(outputs, 1, "outputs")
     return _moved(inputs, outputs, 2 * out.elements * _per_channel(weight, out))
 
@@ -281,7 +290,7 @@ Formula = Callable[["Kind", Tensors, Tensors, Attributes], Work]
 FORMULAS: Mapping[str, Formula] = {
     formula.__name__: formula
     for formula in (
-        each, each_of_all, add_all, move, reduced, nothing, pick, put, segment_sum, fill, update, sort, matmul,
-        attention, attention_grad, convolution, convolution_input_grad, convolution_filter_grad,
+        each, each_of_all, add_all, move, reduced, nothing, pick, put, segment_sum, add_rows, fill, update, sort,
+        matmul, attention, attention_grad, convolution, convolution_input_grad, convolution_filter_grad,
     )
 }  # fmt: skip

@@ -130,6 +130,12 @@ def compile_and_read(
 
     Without ``run`` the step must be a Cell, and no parameter changes. Raises ``CaptureError``.
     """
+    graph, signatures = compiled(step, args, folder, run=run)
+    return read_actor_set(graph), signatures
+
+
+def compiled(step: Step, args: tuple[Any, ...], folder: Path, *, run: bool) -> tuple[str, dict[str, Signature]]:
+    """As `compile_and_read`, with the text of the actor set instead of what it says."""
     cell: Any = step if isinstance(step, nn.Cell) else None
     if cell is not None:
         cell.compile_cache.clear()
@@ -146,8 +152,7 @@ def compile_and_read(
     if len(dumps) > 1:
         raise CaptureError(f"the step runs {len(dumps)} graphs; only one can be captured: make it one Cell")
     final = next((folder / "actor_set").glob("final_*.ir"), None)
-    graph = read_actor_set(dumps[0].read_text())
-    return graph, read_signatures(final.read_text()) if final else {}
+    return dumps[0].read_text(), read_signatures(final.read_text()) if final else {}
 
 
 @contextmanager

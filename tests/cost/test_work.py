@@ -93,6 +93,7 @@ def test_without_a_type_the_last_word_of_the_name_is_looked_up() -> None:
         ("ZerosLike", [(8, 3)], [(8, 3)], 0, 0, 96),
         # rows read twice (from the gradient, where they land), the table written and the rows once more.
         ("UnsortedSegmentSum", [(5, 16), (5,)], [(10, 16)], 80, 4 * (80 + 5 + 80), 4 * (160 + 80)),
+        ("aclnnEmbeddingDenseBackward", [(5, 16), (5,)], [(10, 16)], 80, 4 * (80 + 5 + 80), 320),
         # weight, two moments, gradient, step; three of them written. A document may list no outputs.
         ("ApplyAdamWV2", [(100,)] * 4 + [(1,)], [], 1500, 4 * 401, 1200),
         ("AdamWeightDecay", [(100,)] * 4, [(100,)] * 3, 1500, 1600, 1200),

@@ -1,0 +1,58 @@
+"""Copies between the tiers, alone and with others at the same time: operators on streams of their own.
+
+Several processes copy the same sizes in the same turns of a common clock. What each measures is the median of its own
+copies in a turn, each into memory that it allocates itself, as a plan's copies do::
+
+    turn      |  4 KiB out  |  4 KiB in  |  64 KiB out  | ...
+    process 0    == == ==      == == ==     === === ===
+    process 1    == == ==      == == ==     === === ===
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Literal, NamedTuple
+
+SIZES = tuple(1 << n for n in range(12, 29, 2))
+"""4 KiB to 256 MiB."""
+
+TURN_S = 0.6
+
+
+class Copy(NamedTuple):
+    """One size, one direction: median microseconds."""
+
+    way: Literal["CopyOut", "CopyIn"]
+    size: int
+    us: float
+
+
+def measure(start: float) -> list[Copy]:
+    """All sizes both ways, from `start` on (seconds of the wall clock)."""
+    import mindspore as ms
+
+    from profiler.apply.copies import copy_in, copy_out, device_block
+
+    found = []
+    for number, size in enumerate(SIZES):
+        block = device_block((size,), ms.uint8)
+        filled = copy_out(block, size)
+
+        def out(block: object = block, size: int = size) -> None:
+            copy_out(block, size)
+
+        def back(size: int = size, filled: object = filled) -> None:
+            copy_in(filled, device_block((size,), ms.uint8))  # type: ignore[arg-type]
+
+        ways: tuple[Literal["CopyOut", "CopyIn"], ...] = ("CopyOut", "CopyIn")
+        for place, (way, copy) in enumerate(zip(ways, (out, back), strict=True)):
+            begin = start + (2 * number + place) * TURN_S
+            time.sleep(max(0.0, begin - time.time()))
+            times: list[float] = []
+            while time.time() < begin + 0.8 * TURN_S or len(times) < 3:
+                before = time.perf_counter()
+                copy()
+                times.append(time.perf_counter() - before)
+            found.append(Copy(way, size, statistics.median(times) * 1e6))
+    return found
