@@ -52,6 +52,7 @@ bench-readers: $(READY)
 bench-sharding: $(READY)
 	$(BIN)/python -m bench.sharding $(ARGS)
 
+# Ten minutes.
 bench-placement: $(READY)
 	$(BIN)/python -m bench.placement $(ARGS)
 

@@ -138,6 +138,4 @@ def _plain(model: Any, features: int) -> Trees:
     start = float(np.ravel(model._baseline_prediction)[0])
     plain = {name: tuple(column) for name, column in columns.items()}
     shares = tuple(round(float(g), 5) for g in gains / max(gains.sum(), 1e-12))
-    return Trees(
-        start=start, roots=tuple(roots), feature=tuple(feature), features=features, gains=shares, **plain
-    )
+    return Trees(start=start, roots=tuple(roots), feature=tuple(feature), features=features, gains=shares, **plain)

@@ -57,6 +57,8 @@ NAMED = {
     "Softmax": {1: "axis"},
     "LogSoftmax": {1: "axis"},
     "SoftmaxBackward": {2: "axis"},
+    "LogSoftmaxGrad": {2: "axis"},
+    "CumSum": {1: "axis"},
     "Gather": {2: "axis"},
     "GatherD": {1: "axis"},
     "GatherDGradV2": {1: "axis"},

@@ -55,6 +55,8 @@ def _elementwise(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence
     if not outputs or any(out.shape != outputs[0].shape for out in outputs):
         return None
     shape = outputs[0].shape
+    if operator.type == "BiasAdd" and len(shape) > 2:
+        return None  # which dimension the bias belongs to depends on the format
     names = tuple(f"d{i}" for i in range(len(shape)))
     operands = []
     for tensor in inputs:
@@ -98,9 +100,7 @@ def _gated(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tenso
     return Signature((names,) * len(inputs), (names,) * len(outputs), units, grouped=joint)
 
 
-@rule(
-    "AdamW", "Adam", "AdamWeightDecay", "ApplyMomentum", "SGD", "Lamb", "FusedAdamWeightDecay", "ApplyAdamWithAmsgrad"
-)
+@rule("AdamW", "Adam", "AdamWeightDecay", "ApplyMomentum", "SGD", "FusedAdamWeightDecay", "ApplyAdamWithAmsgrad")
 def _update(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
     """Element by element over tensors of the parameter's shape; everything else is a scalar."""
     shape = max((t.shape for t in inputs), key=prod)

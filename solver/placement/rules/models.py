@@ -57,7 +57,9 @@ def _norm(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor
 )
 def _along(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
     """Along one dimension (`axis`, the last one) that stays whole; lengths along it may differ."""
-    axis = operator.attributes.get("axis", -1)
+    axis = operator.attributes.get("axis", None if operator.type == "CumSum" else -1)
+    if axis is None:
+        return None
     axis = axis[0] if isinstance(axis, (tuple, list)) else axis
     shape = inputs[0].shape
     axis = int(axis) % len(shape)
@@ -71,7 +73,42 @@ def _along(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tenso
     return Signature((names,) * len(inputs), (names,) * len(outputs), units)
 
 
-@rule("FlashAttention", "FlashAttentionScore", "FlashAttentionGrad", "FlashAttentionScoreGrad")
+@rule("FlashAttentionScore", "FlashAttentionScoreGrad")
+def _attention_score(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
+    """MindSpore's primitive: batch and heads may be cut. `input_layout` (BSH, BNSD, BSND), `head_num`.
+
+    Operands are told by their shapes: like the queries, like the keys, or (batch, heads or 1, .., ..) for masks and row
+    statistics; smaller ones stay whole.
+    """
+    layout = str(operator.attributes.get("input_layout", "BSH"))
+    q, k = inputs[0].shape, inputs[1].shape
+    if layout not in ("BSH", "BNSD", "BSND") or len(q) != len(layout) or len(k) != len(layout):
+        return None
+    heads = int(operator.attributes.get("head_num", 0)) if layout == "BSH" else q[layout.index("N")]
+    if not heads:
+        return None
+    groups = k[2] // (q[2] // heads) if layout == "BSH" else k[layout.index("N")]
+    wide = tuple({"B": "b", "H": "h", "N": "h"}.get(letter, "") for letter in layout)
+    labels: list[Labels] = []
+    for tensor in (*inputs, *outputs):
+        own = tensor.shape
+        if own in (q, k):
+            labels.append(wide)
+        elif len(own) == 4 and own[0] == q[0] and own[1] in (1, heads):
+            labels.append(("b", "h" if own[1] == heads and heads > 1 else "", "", ""))
+        elif len(own) <= 2:
+            labels.append(tuple("" for _ in own))
+        else:
+            return None
+    d = prod(q) // (q[0] * heads * q[layout.index("S")])
+    flops = 4 * q[0] * heads * q[layout.index("S")] * k[layout.index("S")] * d
+    backward = operator.type.endswith("Grad")
+    found = tuple(labels)
+    units = {"b": q[0], "h": groups}
+    return Signature(found[: len(inputs)], found[len(inputs) :], units, flops=5 * flops // 2 if backward else flops)
+
+
+@rule("FlashAttention", "FlashAttentionGrad")
 def _attention(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
     """q, k, v -> out, row sums; and backward: dout, q, k, v, out, row sums -> dq, dk, dv.
 

@@ -131,7 +131,7 @@ def _reduction(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[T
 
 def _reduced(operator: Operator, shape: Shape, after: Shape) -> set[int] | None:
     if operator.type == "BiasAddGrad":
-        return set(range(len(shape) - 1))
+        return {0} if len(shape) == 2 else None  # of more dimensions the format decides
     axis = operator.attributes.get("axis")
     if axis is not None:
         given = [axis] if isinstance(axis, int) else list(axis)

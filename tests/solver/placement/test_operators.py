@@ -77,7 +77,7 @@ CASES = [
     Case("ReduceSum", [X], [(12, 6, 1)], 5, {"axis": (-1,)}),
     Case("ReduceMean", [X], [(1,)], 5, {"axis": (0, 1, 2)}),
     Case("ReduceMax", [X], [(12, 6)], 3, {"axis": 2}),
-    Case("BiasAddGrad", [X], [(12,)], 5),
+    Case("BiasAddGrad", [(12, 6)], [(6,)], 4),
     Case("SquareSum", [(12, 6)], [(1,)], 3),
     Case("MulReduceSum", [X, X], [(12,)], 4),
     Case("MulReduceSum", [X, X, (12,)], [(12,)], 4),
@@ -205,6 +205,26 @@ def test_a_wrong_linearity_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(rules.RULES, "Exp", lambda *a: replace(rule(*a), linear=((0,),)))  # type: ignore[type-var]
     with pytest.raises(AssertionError):
         check_all(Case("Exp", [X], [X], 4), MESHES[0])
+
+
+@pytest.mark.parametrize("layout", ["BSH", "BNSD", "BSND"])
+def test_mindspores_attention_is_cut_by_batch_and_key_heads(layout: str) -> None:
+    """Its kernel runs on accelerators only: labels are compared with the layout's letters, not with numbers."""
+    sizes = {"B": 4, "S": 8, "N": 6, "D": 2, "H": 12}
+    q = tuple(sizes[letter] for letter in layout)
+    k = tuple({**sizes, "N": 3, "H": 6}[letter] for letter in layout)
+    statistics, mask = (4, 6, 8, 8), (4, 1, 8, 8)
+    case = Case("FlashAttentionScore", [q, k, k, mask], [statistics, statistics, (1,), q], 3,
+                {"input_layout": layout, "head_num": 6})  # fmt: skip
+    frame = Frame(graph_of(case), MESHES[1])
+    known = frame.signatures[0]
+    assert known.units == {"b": 4, "h": 3}
+    for labels, shape in zip((*known.inputs[:3], known.outputs[3]), (q, k, k, q), strict=True):
+        assert len(labels) == len(shape)
+        assert [n for n in labels if n] == [{"B": "b", "N": "h", "H": "h"}[c] for c in layout if c in "BNH"]
+    assert known.outputs[0] == ("b", "h", "", "")
+    assert known.inputs[3] == ("b", "", "", "")
+    assert {s.cuts for s in frame.strategies(0)} == {("", ""), ("b", ""), ("", "h"), ("b", "h")}
 
 
 def test_what_is_not_understood_stays_whole_and_is_named() -> None:
