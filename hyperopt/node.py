@@ -113,7 +113,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         links = device.links
         if any(tier.name == HOST for tier in links.tiers):
             tiers = tuple(host if tier.name == HOST else tier for tier in links.tiers)
-            device = msgspec.structs.replace(device, links=msgspec.structs.replace(links, tiers=tiers))
+            links = msgspec.structs.replace(links, tiers=tiers)
+            device = msgspec.structs.replace(device, host_bytes=min(device.host_bytes, host.bytes), links=links)
         else:
             links = msgspec.structs.replace(
                 links, d2h_bytes_per_s=host.d2h_bytes_per_s, h2d_bytes_per_s=host.h2d_bytes_per_s

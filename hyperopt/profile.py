@@ -249,14 +249,16 @@ def check(profile: Profile) -> None:
 def _check_tiers(device: Device) -> None:
     links = device.links
     names = [tier.name for tier in links.tiers]
-    for i, name in enumerate(names):
+    flat = (device.host_bytes, links.d2h_bytes_per_s, links.h2d_bytes_per_s)
+    for i, (name, tier) in enumerate(zip(names, links.tiers, strict=True)):
         field = f"$.device.links.tiers[{i}].name"
         if name in names[:i]:
             raise DocumentError(field, f"tier {name!r} is given twice", "give each tier once")
         if name == "hbm":
             raise DocumentError(field, "'hbm' is the fast memory itself", "give it as device.hbm_bytes")
-        if name == "host" and (device.host_bytes or links.d2h_bytes_per_s or links.h2d_bytes_per_s):
-            problem = "tier 'host' is also given by device.host_bytes and device.links"
+        listed = (tier.bytes, tier.d2h_bytes_per_s, tier.h2d_bytes_per_s)
+        if name == "host" and any(figure and figure != here for figure, here in zip(flat, listed, strict=True)):
+            problem = "tier 'host' is also given by device.host_bytes and device.links, with other figures"
             raise DocumentError(field, problem, "give it in one of the two places")
 
 
