@@ -20,6 +20,7 @@ import httpx
 import msgspec
 
 from hyperopt import plan as plans
+from hyperopt.documents import write_bytes
 from hyperopt.node import Node
 from hyperopt.plan import Plan
 from hyperopt.settings import from_environment
@@ -228,9 +229,7 @@ class Client:
     def _write_cache(self, id: str, kept: tuple[str, bytes]) -> None:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            partial = self._folder / f"{id}.partial"
-            partial.write_bytes(kept[0].encode("ascii") + b"\n" + kept[1])
-            partial.replace(self._folder / f"{id}.plan")
+            write_bytes(kept[0].encode("ascii") + b"\n" + kept[1], self._folder / f"{id}.plan")
 
     def _json(self, method: str, path: str, **request: Any) -> Json:
         found: Json = self._request(method, path, **request).json()

@@ -8,11 +8,12 @@ command line, the HTTP service and the profiler say the same thing about the sam
 from __future__ import annotations
 
 import hashlib
+import re
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 import zstandard
@@ -120,7 +121,7 @@ def decode(data: bytes, kind: type[T], family: str, major: int, limit: int = MAX
         unknown = _unknown(msgspec.Raw(plain), kind, "$")
     except msgspec.ValidationError as error:
         field, problem = _place(error)
-        raise DocumentError(field, problem, "see docs/reference/documents.md") from error
+        raise DocumentError(field, problem, _remedy(kind, field, problem)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DocumentError("$", f"not JSON: {error}", "send a complete UTF-8 JSON document") from error
     return document, sorted(f"unknown field {name} left out" for name in unknown)
@@ -130,6 +131,27 @@ def _place(error: msgspec.ValidationError) -> tuple[str, str]:
     """(field, problem) of a message such as ``Expected `int` - at `$.operators[0].reads[1]` ``."""
     problem, _, place = str(error).partition(" - at ")
     return place.replace("`", "") or "$", problem
+
+
+def _remedy(kind: Any, field: str, problem: str) -> str:
+    """What to do about a value of the wrong kind: for one of a few words, which there are."""
+    if problem.startswith("Invalid enum value"):
+        words = _words(kind, [name for name in re.split(r"\[[^\]]*\]|\.", field.removeprefix("$")) if name])
+        if words:
+            return f"use one of {', '.join(map(str, words))}"
+    return "see docs/reference/documents.md"
+
+
+def _words(kind: Any, names: list[str]) -> tuple[Any, ...]:
+    """The permitted values of the field that `names` lead to from a type; none where it is not one of a few words."""
+    if get_origin(kind) is Literal:
+        return get_args(kind) if not names else ()
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if not names:
+            return ()
+        inner = [f.type for f in msgspec.structs.fields(kind) if f.encode_name == names[0]]
+        return _words(inner[0], names[1:]) if inner else ()
+    return next((found for option in get_args(kind) if (found := _words(option, names))), ())
 
 
 class _Head(msgspec.Struct):
@@ -148,7 +170,11 @@ def _check_format(plain: bytes, family: str, major: int) -> None:
             raise DocumentError("$", what, f"send a {family}/{major} document") from error
         raise DocumentError("$.format", f"expected {family}/{major}: {problem}", remedy) from error
     if found is None or not found.startswith(family + "/"):
-        raise DocumentError("$.format", f"expected {family}/{major}, got {found!r}", remedy)
+        problem = f"expected {family}/{major}, got {found!r}"
+        kind, _, theirs = (found or "").partition("/")
+        if theirs and kind.startswith("hyperopt."):  # one of ours, in another's place
+            remedy = f"this is a {kind.removeprefix('hyperopt.')}: give a {family.removeprefix('hyperopt.')} here"
+        raise DocumentError("$.format", problem, remedy)
     if found.removeprefix(family + "/").partition(".")[0] != str(major):
         raise DocumentError("$.format", f"major version of {found!r} is not supported", remedy)
 
@@ -241,15 +267,19 @@ def write(document: msgspec.Struct, path: Path) -> None:
 
 
 def write_bytes(data: bytes, path: Path) -> None:
-    """As `write`, of bytes as they are."""
+    """As `write`, of bytes as they are. Where that fails nothing is left behind, and the `OSError` names the file."""
     if path.exists() and (not path.is_file() or path.absolute().parts[:2] in _DEVICES):
         with path.open("wb") as special:
             special.write(data)
         return
     path = path.resolve()
     partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 # A standard output that goes to a file looks like that file, yet has a place in it.

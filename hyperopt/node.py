@@ -113,7 +113,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         links = device.links
         if any(tier.name == HOST for tier in links.tiers):
             tiers = tuple(host if tier.name == HOST else tier for tier in links.tiers)
-            device = msgspec.structs.replace(device, links=msgspec.structs.replace(links, tiers=tiers))
+            links = msgspec.structs.replace(links, tiers=tiers)
+            device = msgspec.structs.replace(device, host_bytes=min(device.host_bytes, host.bytes), links=links)
         else:
             links = msgspec.structs.replace(
                 links, d2h_bytes_per_s=host.d2h_bytes_per_s, h2d_bytes_per_s=host.h2d_bytes_per_s
@@ -139,7 +140,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Node, list[str]]:
     """A node from document bytes (`hyperopt.node/1`), and warnings. Raises `DocumentError`."""
-    return decode(data, Node, FAMILY, MAJOR, limit)
+    node, warnings = decode(data, Node, FAMILY, MAJOR, limit)
+    if node.in_use_bytes > node.allowed_bytes:
+        limit_of = "cgroup_limit_bytes" if node.allowed_bytes < node.memory_bytes else "memory_bytes"
+        problem = f"{node.in_use_bytes} bytes are more than {limit_of}, {node.allowed_bytes}"
+        raise DocumentError("$.in_use_bytes", problem, "give what is in use of what is allowed, both in bytes")
+    return node, warnings
 
 
 def _gib(size: int) -> str:

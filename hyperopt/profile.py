@@ -249,12 +249,23 @@ def check(profile: Profile) -> None:
     """Raises `DocumentError` at the first place where the profile contradicts itself."""
     _check_storages(profile)
     _check_accesses(profile)
-    names = [tier.name for tier in profile.device.links.tiers]
-    for i, name in enumerate(names):
+    _check_tiers(profile.device)
+
+
+def _check_tiers(device: Device) -> None:
+    links = device.links
+    names = [tier.name for tier in links.tiers]
+    flat = (device.host_bytes, links.d2h_bytes_per_s, links.h2d_bytes_per_s)
+    for i, (name, tier) in enumerate(zip(names, links.tiers, strict=True)):
+        field = f"$.device.links.tiers[{i}].name"
         if name in names[:i]:
-            raise DocumentError(
-                f"$.device.links.tiers[{i}].name", f"tier {name!r} is given twice", "give each tier once"
-            )
+            raise DocumentError(field, f"tier {name!r} is given twice", "give each tier once")
+        if name == "hbm":
+            raise DocumentError(field, "'hbm' is the fast memory itself", "give it as device.hbm_bytes")
+        listed = (tier.bytes, tier.d2h_bytes_per_s, tier.h2d_bytes_per_s)
+        if name == "host" and any(figure and figure != here for figure, here in zip(flat, listed, strict=True)):
+            problem = "tier 'host' is also given by device.host_bytes and device.links, with other figures"
+            raise DocumentError(field, problem, "give it in one of the two places")
 
 
 def _check_storages(profile: Profile) -> None:
@@ -273,6 +284,18 @@ def _check_storages(profile: Profile) -> None:
     for i, storage in enumerate(profile.storages):
         if storage.part_of is not None and storage.part_of not in seen:
             raise DocumentError(f"$.storages[{i}].part_of", f"no storage {storage.part_of}", "name an existing storage")
+    wholes = {storage.id: storage.part_of for storage in profile.storages}
+    sound: set[int | None] = {None}
+    for i, storage in enumerate(profile.storages):
+        walked: set[int | None] = set()
+        at: int | None = storage.id
+        while at is not None and at not in sound:
+            if at in walked:
+                remedy = "name the larger storage that it is a piece of"
+                raise DocumentError(f"$.storages[{i}].part_of", f"storage {storage.id} is part of itself", remedy)
+            walked.add(at)
+            at = wholes[at]
+        sound |= walked
 
 
 def _check_accesses(profile: Profile) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -77,6 +78,18 @@ BAD = [
         "$.device.links.tiers[1].name",
         "given twice",
     ),
+    (
+        encoded(device={"host_bytes": 5, "links": {"tiers": [{"name": "host"}]}}),
+        "$.device.links.tiers[0].name",
+        "also given by device.host_bytes",
+    ),
+    (encoded(device={"links": {"tiers": [{"name": "hbm"}]}}), "$.device.links.tiers[0].name", "the fast memory itself"),
+    (encoded(storages=[{"id": 7, "bytes": 1, "part_of": 7}]), "$.storages[0].part_of", "part of itself"),
+    (
+        encoded(storages=[{"id": 7, "bytes": 1}, *({"id": i, "bytes": 1, "part_of": 3 - i} for i in (1, 2))]),
+        "$.storages[1].part_of",
+        "part of itself",
+    ),
     (encoded(x=[{}] * 10)[:-1] + b",]}", "$", "not JSON"),
     (gzip.compress(gzip.compress(encoded())), "$", "compressed twice"),
     (gzip.compress(encoded())[:-5], "$", "truncated gzip"),
@@ -93,6 +106,21 @@ def test_faults_name_field_problem_and_remedy(data: bytes, field: str, problem: 
     assert refused.value.field == field
     assert problem in refused.value.problem
     assert refused.value.remedy and refused.value.remedy in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        (encoded(storages=[{"id": 7, "bytes": 1, "kind": "x"}]), "use one of parameter, gradient, "),
+        (encoded(operators=[{"duration_us": 1, "phase": "x"}]), "use one of forward, backward, optimizer, other"),
+        (encoded(adapter={"moves": "x"}), "use one of any, "),
+        (encoded(format="hyperopt.plan/1"), "this is a plan: give a profile here"),
+    ],
+)
+def test_what_may_stand_there_instead_is_told(data: bytes, remedy: str) -> None:
+    with pytest.raises(DocumentError) as refused:
+        profiles.load(data)
+    assert refused.value.remedy.startswith(remedy)
 
 
 def test_compression_is_recognised_by_content() -> None:
@@ -169,6 +197,22 @@ def test_written_files_are_whole_and_compressed_by_name(tmp_path: Path) -> None:
         write(profile, tmp_path / name)
         assert profiles.load((tmp_path / name).read_bytes())[0] == profile
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.json", "p.json.gz", "p.json.zst"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    profile, _ = profiles.load(encoded())
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError) as failed:
+        write(profile, tmp_path / "p.json")
+    assert failed.value.errno == errno.ENOSPC and failed.value.filename == str(tmp_path / "p.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_ordinary_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:

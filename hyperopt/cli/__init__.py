@@ -6,6 +6,7 @@ on standard error says what is wrong and what to do; `--json` puts a machine's a
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import Annotated
 
@@ -76,14 +77,34 @@ def main() -> None:
         if extra is None:
             raise
         _fail(f"{error.name} is not installed here: {names.remedy(extra)}", BAD_INPUT)
-    except (DocumentError, OSError) as error:
+    except DocumentError as error:
         _fail(str(error), BAD_INPUT)
+    except OSError as error:
+        _fail(_of_a_file(error), BAD_INPUT)
     except Exception as error:
         if not isinstance(error, UsageError):
             raise
         context = getattr(error, "ctx", None)
         _fail(_usage(error) + (f" (see '{context.command_path} --help')" if context else ""), BAD_INPUT)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _of_a_file(error: OSError) -> str:
+    """What the system says of a file, by its name, and what to do about it; the system's own words where neither is
+    known."""
+    remedy = {
+        errno.ENOENT: "give a path that exists",
+        errno.EACCES: "give one that you may use, or change its permissions",
+        errno.EISDIR: "give a file in it",
+        errno.ENOTDIR: "give a path through folders only",
+        errno.ENOSPC: "make room on that disk, or write elsewhere; nothing has been written",
+        errno.EDQUOT: "make room in your quota, or write elsewhere; nothing has been written",
+        errno.EROFS: "write to another disk: this one is read-only",
+    }.get(error.errno or 0)
+    if error.filename is None or remedy is None:
+        return str(error)
+    told = error.strerror or "cannot be used"
+    return f"{error.filename}: {told[0].lower()}{told[1:]} ({remedy})"
 
 
 def _usage(error: Exception) -> str:

@@ -12,6 +12,7 @@ import typer
 from hyperopt import node as nodes
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
+from hyperopt.cli import sizes
 from hyperopt.documents import DocumentError, canonical, write
 from hyperopt.legality import IllegalPlan, OutOfMemory, Violation
 from hyperopt.node import Node
@@ -69,7 +70,9 @@ def plan(
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
-    """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON."""
+    """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON; 130: Ctrl-C, with the best
+    plan so far if there is one."""
+    from hyperopt.cli.interrupt import INTERRUPTED, interruptible
     from solver import NotPlannable, Request, solve
 
     check_output(output)
@@ -89,7 +92,8 @@ def plan(
         node=read_node(node, document, budget),
     )
     try:
-        answer = solve(document, request)
+        with interruptible() as interrupt:
+            answer = solve(document, request, cancelled=interrupt)
     except NotPlannable as refused:
         raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
     if not isinstance(answer, Plan):
@@ -104,9 +108,9 @@ def plan(
             low = relief["lower_bound_bytes"]
             within = "within the budget" if relief["reaches_budget"] else "still too much"
             say(f"what would help: {relief['relief']}: at least {low} bytes then ({relief['basis']}), {within}")
-        return INFEASIBLE
+        return INTERRUPTED if interrupt.asked and not answer.proven else INFEASIBLE
     emit_plan(answer, output, as_json)
-    return 0
+    return INTERRUPTED if interrupt.asked else 0
 
 
 def replay(
@@ -145,7 +149,7 @@ def replay(
     _answer(
         figures,
         f"step {timeline.step_us / 1000:.3f} ms, stall {timeline.stall_us / 1000:.3f} ms, "
-        f"peak {timeline.peak_bytes / 2**20:.2f} MiB at operator {timeline.peak_op} (simulated)",
+        f"peak {sizes.told(timeline.peak_bytes)} at operator {timeline.peak_op} (simulated)",
         as_json,
     )
     return 0
@@ -266,6 +270,8 @@ def tier_budgets(profile: Profile, given: list[str] | None) -> dict[str, int]:
         if name not in profile.device.tiers:
             known = ", ".join(profile.device.tiers)
             raise typer.BadParameter(f"the profile has no tier {name!r}; it has {known}", param_hint="--tier-bytes")
+        if name in budgets:
+            raise typer.BadParameter(f"tier {name!r} is given twice: give it once", param_hint="--tier-bytes")
         budgets[name] = int(size)
     return budgets
 
@@ -290,7 +296,7 @@ def emit_plan(answer: Plan, output: Path | None, as_json: bool) -> None:
     summary |= {"predicted": answer.predicted, "bound": bound}
     before, after = answer.predicted.baseline_peak_bytes, answer.predicted.peak_bytes
     line = (
-        f"{output}: peak {before / 2**20:.2f} -> {after / 2**20:.2f} MiB, step "
+        f"{output}: peak {sizes.told(before, after)}, step "
         f"{answer.predicted.baseline_step_us / 1000:.3f} -> {answer.predicted.step_us / 1000:.3f} ms (simulated)"
     )
     if bound is not None:

@@ -22,6 +22,7 @@ from hyperopt.cli.files import (
     say,
     tier_budgets,
 )
+from hyperopt.cli.sizes import LARGE_UNITS, Unit
 from hyperopt.documents import DocumentError, write
 from hyperopt.plan import Budget
 
@@ -47,7 +48,11 @@ def pareto(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show how step time falls as the HBM budget grows, with a plan for every budget. Exit 3: there is none at all."""
+    """Show how step time falls as the HBM budget grows, with a plan for every budget.
+
+    Exit 3: there is none at all; 130: Ctrl-C, with what had been found.
+    """
+    from hyperopt.cli.interrupt import INTERRUPTED, interruptible
     from solver import NotPlannable, Request
     from solver import pareto as trace
 
@@ -66,7 +71,8 @@ def pareto(
         node=read_node(node, document, budget),
     )
     try:
-        front = trace(document, request)
+        with interruptible() as interrupt:
+            front = trace(document, request, cancelled=interrupt)
     except NotPlannable as why:
         raise DocumentError("$.storages", str(why), MEMORY_TOO) from why
     if output is not None:
@@ -74,22 +80,27 @@ def pareto(
     print(msgspec.json.encode(front).decode() if as_json else _table(front))
     for refused in front.infeasible:
         say(f"{refused.hbm_bytes} bytes: {refused.why}")
+    if interrupt.asked:
+        return INTERRUPTED
     return 0 if front.points else INFEASIBLE
 
 
 def _table(front: Any) -> str:
     """The points of a `solver.Front`, smallest budget first."""
+    memory = Unit([front.unplanned_peak_bytes])
+    links = Unit((point.moved_bytes for point in front.points), LARGE_UNITS)
+    peak, least = (memory.of(amount, 1) for amount in (front.unplanned_peak_bytes, front.lower_bound_bytes))
     lines = [
-        f"step {front.unlimited_step_us / 1000:.3f} ms and peak {front.unplanned_peak_bytes / 2**20:.1f} MiB without a "
-        f"plan; no plan exists below {front.lower_bound_bytes / 2**20:.1f} MiB (proven). All simulated:",
-        f"{'HBM MiB':>12} {'of peak':>8} {'step ms':>12} {'slower':>8} {'over bound':>10} {'moved GiB':>10} "
-        f"{'orders':>7}  status",
+        f"step {front.unlimited_step_us / 1000:.3f} ms and peak {peak} {memory.name} without a plan; no plan exists "
+        f"below {least} {memory.name} (proven). All simulated:",
+        f"{'HBM ' + memory.name:>12} {'of peak':>8} {'step ms':>12} {'slower':>8} {'over bound':>10} "
+        f"{'moved ' + links.name:>11} {'orders':>7}  status",
     ]
     for point in front.points:
         share = point.hbm_bytes / front.unplanned_peak_bytes if front.unplanned_peak_bytes else 1.0
         slower = point.step_us / front.unlimited_step_us - 1 if front.unlimited_step_us else 0.0
         lines.append(
-            f"{point.hbm_bytes / 2**20:12.1f} {share:8.1%} {point.step_us / 1000:12.3f} {slower:8.2%} "
-            f"{point.gap:10.2%} {point.moved_bytes / 2**30:10.2f} {point.actions:7d}  {point.status}"
+            f"{memory.of(point.hbm_bytes, 1):>12} {share:8.1%} {point.step_us / 1000:12.3f} {slower:8.2%} "
+            f"{point.gap:10.2%} {links.of(point.moved_bytes):>11} {point.actions:7d}  {point.status}"
         )
     return "\n".join(lines)

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from hyperopt.cli.files import AsJson, PlanPath, ProfilePath, check_output, read_plan, read_profile
-from hyperopt.documents import DocumentError
+from hyperopt.documents import DocumentError, write_bytes
 from hyperopt.legality import IllegalPlan, OutOfMemory
 from hyperopt.report import Case, Measurement, page
 
@@ -40,7 +40,7 @@ def report(
         html = page(title, lead, [case])
     except (IllegalPlan, OutOfMemory) as refused:
         raise DocumentError("$.residency", str(refused), "see hyperopt validate") from refused
-    output.write_text(html, encoding="utf-8")
+    write_bytes(html.encode(), output)
     print(msgspec.json.encode({"report": str(output)}).decode() if as_json else str(output))
     return 0
 

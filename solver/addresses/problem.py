@@ -55,9 +55,14 @@ class Buffer:
 def check(buffers: Sequence[Buffer], places: Sequence[str] | None = None) -> None:
     """Raises `AddressError` for the first buffer that makes no sense; `places` name the buffers in messages."""
     seen: set[str] = set()
+    pools: dict[str, Buffer] = {}  # alias -> the first buffer of it
     total = 0
     for i, b in enumerate(buffers):
         place = places[i] if places else f"buffer {b.id!r}"
+        first = pools.setdefault(b.alias, b) if b.alias else b
+        if first.pool != b.pool:
+            problem = f"alias {b.alias!r} is in pool {first.pool!r} too, as buffer {first.id!r}"
+            raise AddressError("pool", place, problem, "give one storage one pool, or two labels")
         if b.id in seen:
             raise AddressError("id", place, f"{b.id!r} is there already", "give every buffer its own id")
         seen.add(b.id)

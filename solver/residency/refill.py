@@ -6,7 +6,8 @@
         └─────▶ or some copies shifted ────────────────────────────────────────────┘
 
 `play` runs so many rounds and can be called again to go on: all that it knows is in its arguments, so that how the
-rounds are cut into calls does not change what they find.
+rounds are cut into calls does not change what they find. Numba's cache of it is as old as this file: after a change
+in `ruin`, `filling`, `clockwork` or `rehearsal` alone, touch it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The compiled parts of the search, compiled before anybody's time limit begins.
 
-Compilation takes some ten seconds the first time on a machine; numba keeps the result beside the sources or in the
-user's cache, from where it is loaded in about one.
+Compilation takes over a minute of processor time the first time on a machine; numba keeps the result beside the
+sources or in the user's cache, from where it is loaded in about one second.
 """
 
 from __future__ import annotations

@@ -51,6 +51,14 @@ def test_c12_budgets_of_all_ranks_add_up(ranks: int) -> None:
     assert beside.largest_rank_bytes == C12.largest_bytes - (ranks - 1) * GIB // 2
 
 
+@pytest.mark.parametrize(("limit", "named"), [(None, "memory_bytes"), (5 * GIB, "cgroup_limit_bytes")])
+def test_more_in_use_than_there_is_is_refused(limit: int | None, named: str) -> None:
+    node = Node(memory_bytes=8 * GIB, cgroup_limit_bytes=limit, in_use_bytes=9 * GIB)
+    with pytest.raises(DocumentError, match=f"more than {named}") as refused:
+        nodes.load(msgspec.json.encode(node))
+    assert refused.value.field == "$.in_use_bytes" and refused.value.remedy
+
+
 def test_without_a_cgroup_the_machine_is_the_limit_and_nothing_is_below_zero() -> None:
     assert Node(memory_bytes=32 * GIB, in_use_bytes=4 * GIB).largest_bytes == 28 * GIB
     assert Node(memory_bytes=8 * GIB, cgroup_limit_bytes=24 * GIB).largest_bytes == 8 * GIB

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from hyperopt.documents import write
 from hyperopt.plan import Action, Budget, Plan, Residency
 from hyperopt.profile import Profile
+from solver.residency.incumbent import Incumbent
 from tests.cli.command import Cli
 from tests.samples import MIB, worked_example
 
@@ -187,6 +191,7 @@ def test_check_has_an_exit_code_for_each_verdict(cli: Cli, profile: str, tmp_pat
         ("plan", "PROFILE"),
         ("plan", "PROFILE", "--hbm-bytes", "-1"),
         ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "moon=3"),
+        ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "host=1", "--tier-bytes", "host=2"),
         ("plan", "PROFILE", "--hbm-bytes", "9", "--objective", "beauty"),
         ("plan", "PROFILE", "--hbm-bytes", "9007199254740993"),
         ("plan", "PROFILE", "--hbm-bytes", "9", "--tier-bytes", "host=9007199254740993"),
@@ -310,3 +315,67 @@ def test_a_report_is_one_file(cli: Cli, profile: str, tmp_path: Path) -> None:
     assert cli("report", *at, "--after", profile) == 64
     write(Plan(budget=Budget(hbm_bytes=1)), tmp_path / "plan.json")
     assert cli("report", *at) == 64 and "out of memory" in cli.err
+
+
+@pytest.mark.parametrize("command", ["plan", "min_peak", "pareto"])
+def test_interrupted_it_ends_with_what_it_has(
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Ctrl-C in the midst of a search: the best plan so far, and the code of an interrupted command."""
+    asked = False
+
+    def interrupted(self: Incumbent) -> bool:
+        nonlocal asked
+        if not asked:
+            asked = True
+            signal.raise_signal(signal.SIGINT)
+        return stopped(self)
+
+    stopped = Incumbent.stopped
+    monkeypatch.setattr(Incumbent, "stopped", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    if command == "pareto":
+        assert cli("pareto", profile, "--points", "3", "--json") == 130
+        assert len(cli.answer["points"]) + len(cli.answer["infeasible"]) == 3
+    else:
+        objective = () if command == "plan" else ("--objective", "min_peak", "--max-slowdown", "0.05")
+        budget = (640 if command == "plan" else 768) * MIB
+        assert cli("plan", profile, "--hbm-bytes", str(budget), *objective, "--json") == 130
+        assert cli.answer["format"] == "hyperopt.plan/1"
+    assert "interrupted: ending with the best plan so far" in cli.err
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupted_twice_it_ends_at_once(cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(self: Incumbent) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return False
+
+    monkeypatch.setattr(Incumbent, "stopped", impatient)
+    assert cli("plan", profile, "--hbm-bytes", str(640 * MIB)) == 130
+    assert cli.out == "" and "Traceback" not in cli.err
+
+
+def test_a_small_profile_has_figures_too(cli: Cli, tmp_path: Path) -> None:
+    """Of some hundred bytes nothing is told as 0.0 MiB."""
+    small = tuple(msgspec.structs.replace(s, bytes=s.bytes // MIB) for s in worked_example().storages)
+    write(msgspec.structs.replace(worked_example(), storages=small), tmp_path / "small.json")
+    assert cli("replay", str(tmp_path / "small.json")) == 0
+    assert "peak 768 bytes at" in cli.out
+    plan = str(tmp_path / "plan.json")
+    assert cli("plan", str(tmp_path / "small.json"), "--hbm-bytes", "640", "-o", plan) == 0
+    assert "peak 768 -> " in cli.out and " bytes, step" in cli.out
+    assert cli("pareto", str(tmp_path / "small.json"), "--points", "2") == 0
+    assert "HBM bytes" in cli.out and " 768 " in cli.out
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.ENOENT, "path that exists"), (errno.ENOSPC, "make room")])
+def test_what_the_system_says_of_a_file_names_it_and_the_remedy(
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def fails(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", fails)
+    assert cli("replay", profile) == 64
+    assert cli.err.startswith(f"hyperopt: {profile}: {os.strerror(number).lower()} (") and remedy in cli.err

@@ -89,7 +89,7 @@ def test_what_is_called_proven_is_so(recomputable: float) -> None:
         assert answer.bound.status == "optimal" and validate(profile, answer) == [], seed
         assert best is None or round(answer.predicted.step_us * 1000) <= best, seed
         starts_out += any(profile.device.tiers[t].d2h_bytes_per_s == 0 for t in answer.residency.initial.values())
-    assert settled > 90 and starts_out > 8
+    assert settled > 90 and starts_out > 4
 
 
 @pytest.mark.parametrize("recomputable", [0.0, 0.5])

@@ -146,6 +146,7 @@ def test_the_judge_names_every_reason() -> None:
         ("id,lower,upper,size\n,0,1,8\n", "column id, line 2"),
         ("id,lower,upper,size,alignment\na,0,1,8,0\n", "column alignment, line 2"),
         ("id,lower,upper,size,alignment,pinned\na,0,1,8,4,2\n", "column pinned, line 2"),
+        ("id,lower,upper,size,alias,pool\na,0,1,8,x,p\nb,1,2,8,x,q\n", "column pool, line 3: alias 'x'"),
         ('id,lower,upper,size\n"a,0,1,8\n', "line 2"),
     ],
 )
