@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
 from hyperopt.cost.features import F64, Signatures
 
@@ -154,6 +153,8 @@ def _fit(
     """Positive constants, at most `most`, that bring the model's times nearest to the measured ones as logarithms go,
     behind the error that is left. Twice, the second time from what the first has found: a simplex that has shrunk does
     not look around any more."""
+    from scipy.optimize import minimize  # predicting goes without it
+
     target = np.log(np.maximum(us, TINY))
 
     def constants(logs: F64) -> list[float]:
