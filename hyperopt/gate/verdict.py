@@ -1,32 +1,47 @@
-"""One verdict of both judges: a regression of either is one; inconclusive is never rounded to a pass."""
+"""One verdict of all judges: a regression of any is one; inconclusive is never rounded to a pass."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
 
 from hyperopt.gate.comparable import changes, obstacles
 from hyperopt.gate.memory import Memory, Threshold, compare_memory
-from hyperopt.gate.throughput import DEFAULT_TOLERANCE_PERCENT, Throughput, compare_throughput
+from hyperopt.gate.samples import Samples
+from hyperopt.gate.throughput import (
+    DEFAULT_TOLERANCE_PERCENT,
+    Finding,
+    Sensitivity,
+    Throughput,
+    compare_throughput,
+    judge_samples,
+)
 from hyperopt.profile import Profile
 
 Verdict = Literal["pass", "regression", "inconclusive"]
+STRICT = Sensitivity()
 
 
 @dataclass(frozen=True)
 class Policy:
     """What is allowed: `memory` growth of the replayed peak (None: `memory.default_threshold`), slowdown of the step
-    in percent."""
+    in percent, and how sure a regression must be."""
 
     memory: Threshold | None = None
     tolerance_percent: float = DEFAULT_TOLERANCE_PERCENT
+    sensitivity: Sensitivity = STRICT
 
 
 @dataclass(frozen=True)
 class Check:
-    """`reasons` say why the verdict is what it is; `notes` what else is different; `shown` is never judged."""
+    """`reasons` say why the verdict is what it is; `notes` what else is different; `shown` is never judged.
+
+    `metrics`: a finding for each metric of the samples. Where there are samples they are judged, and `throughput`
+    (one run each, of the profiles) is shown.
+    """
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -34,6 +49,7 @@ class Check:
     memory: Memory
     throughput: Throughput
     shown: dict[str, dict[str, int]]
+    metrics: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Plain data for `--json`; sizes in bytes, times in microseconds."""
@@ -45,25 +61,47 @@ class Check:
         return tree
 
 
-def check(baseline: Profile, candidate: Profile, policy: Policy | None = None) -> Check:
-    """Judges `candidate` against `baseline`.
+def check(baseline: Profile, candidate: Profile, policy: Policy | None = None, samples: Samples | None = None) -> Check:
+    """Judges `candidate` against `baseline`, and the samples that were taken of both.
 
     Profiles of different frameworks, versions, models, devices, modes or ranks are compared and not judged.
     """
     policy = policy or Policy()
     memory = compare_memory(baseline, candidate, policy.memory)
     throughput = compare_throughput(baseline, candidate, policy.tolerance_percent)
-    verdict, reasons = _verdict(obstacles(baseline, candidate), memory, throughput)
+    metrics: tuple[Finding, ...] = ()
+    if samples is not None:
+        metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
+        throughput = replace(throughput, status="not judged")
+    judges: list[Memory | Throughput | Finding] = [memory, throughput, *metrics]
+    verdict, reasons = _verdict(obstacles(baseline, candidate), judges)
     notes = changes(baseline, candidate)
-    notes += [judge.reason for judge in (memory, throughput) if judge.reason not in reasons]
+    notes += [judge.reason for judge in judges if judge.reason not in reasons]
     shown = {"baseline": _shown(baseline), "candidate": _shown(candidate)}
-    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown)
+    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown, metrics)
 
 
-def _verdict(apart: list[str], memory: Memory, throughput: Throughput) -> tuple[Verdict, list[str]]:
+def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
+    """Judges samples alone: no profiles, so nothing is said of memory."""
+    policy = policy or Policy()
+    metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
+    verdict, reasons = _verdict([], metrics)
+    notes = [judge.reason for judge in metrics if judge.reason not in reasons]
+    none = "no profiles were given"
+    return Check(
+        verdict,
+        tuple(reasons),
+        tuple(notes),
+        Memory("not judged", none),
+        Throughput("not judged", none),
+        {"baseline": {}, "candidate": {}},
+        metrics,
+    )
+
+
+def _verdict(apart: list[str], judges: Sequence[Memory | Throughput | Finding]) -> tuple[Verdict, list[str]]:
     if apart:
         return "inconclusive", apart
-    judges = (memory, throughput)
     worst: tuple[Verdict, ...] = ("regression", "inconclusive")
     for verdict in worst:
         if reasons := [judge.reason for judge in judges if judge.status == verdict]:
