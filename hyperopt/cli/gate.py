@@ -1,8 +1,11 @@
-"""The command `check`: two profiles, one verdict."""
+"""The gate's commands: check (one verdict) and interleave (what it is best given)."""
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +13,13 @@ import msgspec
 import typer
 
 from hyperopt import profile as profiles
-from hyperopt.cli.files import AsJson, read_profile, say
+from hyperopt.cli.files import AsJson, check_output, read_profile, say
 from hyperopt.cli.remote import answers
-from hyperopt.gate import Check, Policy, Threshold
+from hyperopt.documents import write, write_bytes
+from hyperopt.gate import Check, Policy, Samples, Sensitivity, Threshold, check_samples, formats
 from hyperopt.gate import check as judge
-from hyperopt.gate.throughput import DEFAULT_TOLERANCE_PERCENT
+from hyperopt.gate import samples as measured
+from hyperopt.gate.throughput import DEFAULT_BEYOND_PERCENT, DEFAULT_LEVEL, DEFAULT_TOLERANCE_PERCENT
 from hyperopt.profile import Profile
 
 if TYPE_CHECKING:
@@ -25,17 +30,29 @@ EXIT = {"pass": 0, "regression": 1, "inconclusive": 2}
 WHAT = "a profile file, or the id of a stored profile (profile-...) or run (its number)"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+Benchmarks = Annotated[list[Path] | None, typer.Option(help="pytest-benchmark's JSON, a file a run; may be repeated")]
+
 
 def register(app: typer.Typer) -> None:
     app.command("check")(check)
+    app.command("interleave")(interleave)
 
 
 def check(
-    baseline: Annotated[str, typer.Option(help=WHAT)],
-    candidate: Annotated[str, typer.Option(help=WHAT)],
+    baseline: Annotated[str | None, typer.Option(help=WHAT)] = None,
+    candidate: Annotated[str | None, typer.Option(help=WHAT)] = None,
+    samples: Annotated[Path | None, typer.Option(help="hyperopt.samples/1, as `interleave` writes it")] = None,
+    baseline_benchmark: Benchmarks = None,
+    candidate_benchmark: Benchmarks = None,
+    interleaved: Annotated[
+        bool, typer.Option("--interleaved", help="the benchmark files were run in turns, as pairs in the order given")
+    ] = False,
     tolerance_percent: Annotated[
-        float, typer.Option(min=0, help="how much slower the measured step may be")
+        float, typer.Option(min=0, help="how much slower a step may be, or worse another metric")
     ] = DEFAULT_TOLERANCE_PERCENT,
+    level: Annotated[
+        float, typer.Option(min=1e-6, max=0.5, help="chance of a false alarm at exactly the tolerance")
+    ] = DEFAULT_LEVEL,
     memory_threshold: Annotated[
         str | None,
         typer.Option(
@@ -44,14 +61,152 @@ def check(
             "0 unless given, between PyNative captures 0.1%",
         ),
     ] = None,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="put a regression into what is given: exit 1 if it is found, 2 if not")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="where to write the answer in JSON")] = None,
+    junit: Annotated[Path | None, typer.Option(help="where to write JUnit XML")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="where to write a comment for a pull request")] = None,
+    link: Annotated[str, typer.Option(help="to more, for the comment")] = "",
+    bencher: Annotated[Path | None, typer.Option(help="where to write Bencher Metric Format")] = None,
+    action_benchmark: Annotated[
+        Path | None, typer.Option(help="where to write github-action-benchmark's customSmallerIsBetter")
+    ] = None,
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Judge a candidate against a baseline. Exit 0: pass; 1: regression; 2: inconclusive; 64: bad input."""
-    policy = Policy(None if memory_threshold is None else threshold(memory_threshold), tolerance_percent)
-    found = judge(_profile(baseline, server), _profile(candidate, server), policy)
-    print(msgspec.json.encode(found.document()).decode() if as_json else _told(found))
+    for path in (output, junit, markdown, bencher, action_benchmark):
+        check_output(path)
+    allowed = None if memory_threshold is None else threshold(memory_threshold)
+    policy = Policy(allowed, tolerance_percent, Sensitivity(level=level))
+    both = _profiles(baseline, candidate, server)
+    series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
+    if both is None and series is None and not self_test:
+        problem = "nothing to judge: give --baseline and --candidate, or --samples, or both"
+        raise typer.BadParameter(problem, param_hint="--baseline")
+    found = _self_test(both, series, policy) if self_test else _judged(both, series, policy)
+    document = msgspec.json.encode(found.document())
+    model = both[1].run.model if both else ""
+    written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
+    written.append((markdown, formats.markdown(found, link).encode()))
+    written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
+    written.append((action_benchmark, msgspec.json.encode(formats.action(found))))
+    for where, data in written:
+        if where is not None:
+            write_bytes(data, where)
+    print(document.decode() if as_json else _told(found))
     return EXIT[found.verdict]
+
+
+def _judged(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
+    if both is not None:
+        return judge(*both, policy, series)
+    assert series is not None
+    return check_samples(series, policy)
+
+
+def _self_test(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
+    """The check of what was given with a regression put in; inconclusive if any judge does not see it."""
+    from hyperopt.gate import selftest
+
+    if both is None and series is None:
+        profile, series = selftest.sample()
+        both = profile, profile
+    if both is not None:
+        both = both[0], selftest.grown(both[0], policy.memory)
+    if series is not None:
+        series = selftest.slowed(series, policy.tolerance_percent)
+    found = _judged(both, series, policy)
+    missed = selftest.missed(found)
+    for reason in missed:
+        say(f"self-test: a regression was put in and not found: {reason}")
+    if missed or found.verdict != "regression":
+        return replace(found, verdict="inconclusive", reasons=tuple(missed) or found.reasons)
+    say("self-test: a regression was put in, and found")
+    return found
+
+
+def interleave(
+    baseline: Annotated[str, typer.Option(metavar="COMMAND", help="runs the baseline once")],
+    candidate: Annotated[str, typer.Option(metavar="COMMAND", help="runs the candidate once")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="where to write hyperopt.samples/1")],
+    pairs: Annotated[
+        int | None,
+        typer.Option(min=1, max=2000, help="runs of each that count; unless given, what --noise-percent needs"),
+    ] = None,
+    noise_percent: Annotated[float, typer.Option(min=0, help="from run to run, as a guess for --pairs")] = 1.0,
+    tolerance_percent: Annotated[
+        float, typer.Option(min=0, help="of the check to come, for --pairs")
+    ] = DEFAULT_TOLERANCE_PERCENT,
+    warmup_runs: Annotated[int, typer.Option(min=0, max=100, help="runs of each that do not count")] = 1,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="of each run, values that do not count")] = 0,
+    timeout: Annotated[float | None, typer.Option(min=0, help="seconds for a run")] = None,
+) -> int:
+    """Run baseline and candidate in turns, A B B A, and keep what each prints as its last line (JSON), or its seconds.
+
+    Exit 0: measured; 64: a command failed.
+    """
+    from hyperopt.gate.interleave import interleave as measure
+
+    check_output(output)
+    count = pairs or _needed(noise_percent, tolerance_percent)
+    found = measure(
+        shlex.split(baseline),
+        shlex.split(candidate),
+        count,
+        warmup_runs=warmup_runs,
+        warmup_steps=warmup_steps,
+        timeout_s=timeout,
+        say=say,
+    )
+    write(found, output)
+    print(f"{output}: {count} pairs of {', '.join(metric.name for metric in found.metrics)}")
+    return 0
+
+
+def _needed(noise_percent: float, tolerance_percent: float) -> int:
+    """Pairs that find the tolerance + 3 % with that noise from run to run."""
+    from hyperopt.gate.power import pairs_needed
+
+    asked = Sensitivity()
+    beyond = math.log1p(DEFAULT_BEYOND_PERCENT / (100 + tolerance_percent))
+    found = pairs_needed(math.sqrt(2) * noise_percent / 100, beyond, asked.level, asked.power)
+    if found is None:
+        problem = f"{noise_percent:g} % needs more pairs than can be asked for: measure longer runs"
+        raise typer.BadParameter(problem, param_hint="--noise-percent")
+    return found
+
+
+def _profiles(baseline: str | None, candidate: str | None, server: str | None) -> tuple[Profile, Profile] | None:
+    if baseline is None and candidate is None:
+        return None
+    if baseline is None or candidate is None:
+        missing = "--baseline" if baseline is None else "--candidate"
+        raise typer.BadParameter("a profile is compared with another: give both", param_hint=missing)
+    return _profile(baseline, server), _profile(candidate, server)
+
+
+def _samples(
+    given: Path | None, before: list[Path], after: list[Path], interleaved: bool
+) -> Samples | None:
+    if given is not None and (before or after):
+        raise typer.BadParameter("samples come from one place: --samples or benchmark files", param_hint="--samples")
+    if given is not None:
+        found, warnings = measured.load(given.read_bytes())
+    elif before or after:
+        from hyperopt.gate import pytest_benchmark
+
+        old, new = ([(path.name, path.read_bytes()) for path in side] for side in (before, after))
+        if not old or not new:
+            problem = "benchmark files of both sides are needed"
+            raise typer.BadParameter(problem, param_hint="--baseline-benchmark")
+        found, warnings = pytest_benchmark.read(old, new, "interleaved" if interleaved else "separate")
+    else:
+        return None
+    for warning in warnings:
+        say(warning)
+    return found
 
 
 def threshold(text: str) -> Threshold:

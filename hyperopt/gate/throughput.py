@@ -31,7 +31,7 @@ import numpy as np
 from hyperopt.gate.memory import Status
 from hyperopt.gate.power import MOST_PAIRS, pairs_needed
 from hyperopt.gate.ranks import Estimate, Floats, holm, least_jobs, least_pairs, of_groups, of_pairs, spread
-from hyperopt.gate.samples import Design, Metric, Samples
+from hyperopt.gate.samples import Better, Design, Metric, Samples
 from hyperopt.profile import Profile
 
 DEFAULT_TOLERANCE_PERCENT = 5.0
@@ -66,6 +66,7 @@ class Finding:
 
     name: str
     unit: str
+    better: Better
     status: Status
     reason: str
     design: Design
@@ -156,6 +157,7 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     return Finding(
         name=look.metric.name,
         unit=look.metric.unit,
+        better=look.metric.better,
         status=status,
         reason=told,
         design=look.design,

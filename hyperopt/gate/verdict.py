@@ -40,7 +40,7 @@ class Check:
     """`reasons` say why the verdict is what it is; `notes` what else is different; `shown` is never judged.
 
     `metrics`: a finding for each metric of the samples. Where there are samples they are judged, and `throughput`
-    (one run each, of the profiles) is shown.
+    (one run each, of the profiles) is shown. `apart`: the two must not be compared, and the reasons say why.
     """
 
     verdict: Verdict
@@ -50,6 +50,7 @@ class Check:
     throughput: Throughput
     shown: dict[str, dict[str, int]]
     metrics: tuple[Finding, ...] = ()
+    apart: bool = False
 
     def document(self) -> dict[str, Any]:
         """Plain data for `--json`; sizes in bytes, times in microseconds."""
@@ -74,11 +75,12 @@ def check(baseline: Profile, candidate: Profile, policy: Policy | None = None, s
         metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
         throughput = replace(throughput, status="not judged")
     judges: list[Memory | Throughput | Finding] = [memory, throughput, *metrics]
-    verdict, reasons = _verdict(obstacles(baseline, candidate), judges)
+    apart = obstacles(baseline, candidate)
+    verdict, reasons = _verdict(apart, judges)
     notes = changes(baseline, candidate)
     notes += [judge.reason for judge in judges if judge.reason not in reasons]
     shown = {"baseline": _shown(baseline), "candidate": _shown(candidate)}
-    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown, metrics)
+    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown, metrics, bool(apart))
 
 
 def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
@@ -112,11 +114,18 @@ def _verdict(apart: list[str], judges: Sequence[Memory | Throughput | Finding]) 
 
 
 def _shown(profile: Profile) -> dict[str, int]:
-    """Memory as the source measured it: allocators and other processes play a part, so it is not judged."""
+    """Memory as the source measured it: allocators and other processes play a part, so it is not judged.
+
+    `fragmentation_bytes`: what the allocator had reserved beyond what was allocated at most; `external_bytes`: of the
+    process (communication, runtime), outside the framework. Those that were not measured are left out.
+    """
     largest = max((storage.bytes for storage in profile.storages), default=0)
     figures = {"base_bytes": profile.device.base_bytes, "largest_storage_bytes": largest}
     if profile.measured is not None:
-        figures["measured_peak_bytes"] = profile.measured.peak_bytes
-        figures["reserved_bytes"] = profile.measured.reserved_bytes
-        figures["external_bytes"] = profile.measured.external_bytes
+        seen = profile.measured
+        figures["measured_peak_bytes"] = seen.peak_bytes
+        figures["reserved_bytes"] = seen.reserved_bytes
+        figures["external_bytes"] = seen.external_bytes
+        if seen.reserved_bytes and seen.peak_bytes:
+            figures["fragmentation_bytes"] = max(0, seen.reserved_bytes - seen.peak_bytes)
     return figures

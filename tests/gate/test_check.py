@@ -227,3 +227,17 @@ def test_the_document_is_plain_and_complete() -> None:
     assert document["memory"]["difference_bytes"] == document["memory"]["groups"][0]["difference_bytes"] == 7
     assert document["throughput"]["difference_percent"] == 0.0
     assert document["shown"]["candidate"]["largest_storage_bytes"] == 512 * MIB + 7
+
+
+def test_reserved_and_process_memory_are_shown_and_never_judged() -> None:
+    def measured(reserved: int, external: int) -> Profile:
+        seen = Measured(peak_bytes=700 * MIB, reserved_bytes=reserved, external_bytes=external)
+        return msgspec.structs.replace(worked_example(), measured=seen)
+
+    found = check(measured(800 * MIB, 1), measured(3000 * MIB, 900 * MIB))
+    assert found.verdict == "pass"
+    assert found.shown["candidate"]["reserved_bytes"] == 3000 * MIB
+    assert found.shown["candidate"]["external_bytes"] == 900 * MIB
+    fragmentation = [found.shown[side]["fragmentation_bytes"] for side in ("baseline", "candidate")]
+    assert fragmentation == [100 * MIB, 2300 * MIB]
+    assert "fragmentation_bytes" not in check(measured(0, 0), measured(0, 0)).shown["baseline"]
