@@ -13,10 +13,10 @@ import msgspec
 import typer
 
 from hyperopt import profile as profiles
-from hyperopt.cli.files import AsJson, check_output, read_profile, say
+from hyperopt.cli.files import MEMORY_TOO, AsJson, TierBytes, check_output, read_profile, say, tier_budgets
 from hyperopt.cli.remote import answers
-from hyperopt.documents import write, write_bytes
-from hyperopt.gate import Check, Policy, Samples, Sensitivity, Threshold, check_samples, formats
+from hyperopt.documents import DocumentError, write, write_bytes
+from hyperopt.gate import Check, Policy, Samples, Sensitivity, Threshold, check_samples, formats, with_fit
 from hyperopt.gate import check as judge
 from hyperopt.gate import samples as measured
 from hyperopt.gate.throughput import DEFAULT_BEYOND_PERCENT, DEFAULT_LEVEL, DEFAULT_TOLERANCE_PERCENT
@@ -61,6 +61,15 @@ def check(
             "0 unless given, between PyNative captures 0.1%",
         ),
     ] = None,
+    must_fit: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="HBM that the candidate must fit in, by itself or with a plan: 60G"),
+    ] = None,
+    max_slowdown_percent: Annotated[
+        float, typer.Option(min=0, help="for --must-fit: what a plan may cost, over the step without a limit")
+    ] = 0.0,
+    tier_bytes: TierBytes = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="for --must-fit: seconds of solving a profile")] = 60.0,
     self_test: Annotated[
         bool, typer.Option("--self-test", help="put a regression into what is given: exit 1 if it is found, 2 if not")
     ] = False,
@@ -80,14 +89,25 @@ def check(
         check_output(path)
     allowed = None if memory_threshold is None else threshold(memory_threshold)
     policy = Policy(allowed, tolerance_percent, Sensitivity(level=level))
-    both = _profiles(baseline, candidate, server)
+    both = _profiles(baseline, candidate, server, must_fit is not None)
     series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
-    if both is None and series is None and not self_test:
+    alone = _profile(candidate, server) if both is None and candidate is not None else None
+    if both is None and series is None and alone is None and not self_test:
         problem = "nothing to judge: give --baseline and --candidate, or --samples, or both"
         raise typer.BadParameter(problem, param_hint="--baseline")
-    found = _self_test(both, series, policy) if self_test else _judged(both, series, policy)
+    limit = None if must_fit is None else _limit(must_fit)
+    if self_test:
+        found = _self_test(both, series, policy)
+    else:
+        judged = None if both is None and series is None else _judged(both, series, policy)
+        if limit is not None:
+            required = (limit, max_slowdown_percent, tier_bytes, time_limit)
+            judged = _fitted(judged, both, alone, *required)
+        assert judged is not None
+        found = judged
     document = msgspec.json.encode(found.document())
-    model = both[1].run.model if both else ""
+    one = both[1] if both else alone
+    model = one.run.model if one else ""
     written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
     written.append((markdown, formats.markdown(found, link).encode()))
     written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
@@ -104,6 +124,38 @@ def _judged(both: tuple[Profile, Profile] | None, series: Samples | None, policy
         return judge(*both, policy, series)
     assert series is not None
     return check_samples(series, policy)
+
+
+def _limit(text: str) -> int:
+    if not (size := re.fullmatch(r"(\d+)([KMGT]?)(?:iB|B)?", text)):
+        raise typer.BadParameter(f"{text!r} is no size in bytes (4096, 60G)", param_hint="--must-fit")
+    return int(size[1]) * UNITS[size[2]]
+
+
+def _fitted(
+    judged: Check | None,
+    both: tuple[Profile, Profile] | None,
+    alone: Profile | None,
+    hbm_bytes: int,
+    max_slowdown_percent: float,
+    tier_bytes: list[str] | None,
+    time_limit: float,
+) -> Check:
+    """The check with the candidate's fit, and the baseline's told beside it."""
+    from hyperopt.gate.fit import Requirement
+    from solver import NotPlannable
+    from solver.fit import fit
+
+    candidate = both[1] if both else alone
+    if candidate is None:
+        raise typer.BadParameter("it is the --candidate that must fit: give one", param_hint="--must-fit")
+    required = Requirement(hbm_bytes, max_slowdown_percent, tier_budgets(candidate, tier_bytes))
+    try:
+        found = fit(candidate, required, time_limit)
+        before = fit(both[0], required, time_limit) if both else None
+    except NotPlannable as refused:
+        raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
+    return with_fit(judged, found, before)
 
 
 def _self_test(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
@@ -178,8 +230,11 @@ def _needed(noise_percent: float, tolerance_percent: float) -> int:
     return found
 
 
-def _profiles(baseline: str | None, candidate: str | None, server: str | None) -> tuple[Profile, Profile] | None:
-    if baseline is None and candidate is None:
+def _profiles(
+    baseline: str | None, candidate: str | None, server: str | None, alone: bool
+) -> tuple[Profile, Profile] | None:
+    """Both, or none; `alone`: a candidate by itself is enough."""
+    if baseline is None and (candidate is None or alone):
         return None
     if baseline is None or candidate is None:
         missing = "--baseline" if baseline is None else "--candidate"

@@ -4,6 +4,7 @@ comparable.py   may the two be compared at all, and what differs besides the cod
 memory.py       replayed peaks, exactly, with the storages that make the difference
 samples.py      measured values of both sides, interleaved or of separate jobs
 ranks.py        the statistics: signed ranks, rank sums, bounds, many metrics
+fit.py          must it fit in a limit: by itself, with a plan, or not
 power.py        how many pairs are enough
 throughput.py   samples, or one run each, against a tolerance
 verdict.py      pass, regression or inconclusive
@@ -12,6 +13,17 @@ verdict.py      pass, regression or inconclusive
 from hyperopt.gate.memory import Threshold
 from hyperopt.gate.samples import Metric, Samples
 from hyperopt.gate.throughput import Finding, Sensitivity
-from hyperopt.gate.verdict import Check, Policy, check, check_samples
+from hyperopt.gate.verdict import Check, Policy, check, check_samples, with_fit
 
-__all__ = ["Check", "Finding", "Metric", "Policy", "Samples", "Sensitivity", "Threshold", "check", "check_samples"]
+__all__ = [
+    "Check",
+    "Finding",
+    "Metric",
+    "Policy",
+    "Samples",
+    "Sensitivity",
+    "Threshold",
+    "check",
+    "check_samples",
+    "with_fit",
+]

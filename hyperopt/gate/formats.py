@@ -14,11 +14,13 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
+from hyperopt.gate.fit import Fit
 from hyperopt.gate.memory import Group, Memory, Status
 from hyperopt.gate.throughput import Finding
 from hyperopt.gate.verdict import Check
 
 PEAK = "replayed peak"
+FIT = "must fit"
 MOST_ROWS = 12
 MARKS = {"pass": "✅ pass", "regression": "❌ regression", "inconclusive": "❔ inconclusive"}
 
@@ -51,14 +53,17 @@ def junit(found: Check) -> str:
 
 
 def _cases(found: Check) -> list[tuple[str, Status, str]]:
+    fit: list[tuple[str, Status, str]] = [(FIT, found.fit.status, found.fit.reason)] if found.fit else []
     if found.apart:
-        return [("comparable", "inconclusive", "; ".join(found.reasons))]
+        return [*fit, ("comparable", "inconclusive", "; ".join(found.reasons))]
+    if found.fit and not found.metrics and not found.shown["candidate"]:
+        return fit
     cases: list[tuple[str, Status, str]] = [(one.name, one.status, one.reason) for one in found.metrics]
     if not cases:
         cases = [("step time", found.throughput.status, found.throughput.reason)]
     if found.shown["candidate"]:  # else no profiles were given
         cases.insert(0, (PEAK, found.memory.status, found.memory.reason))
-    return cases
+    return [*fit, *cases]
 
 
 def _xml(text: str) -> str:
@@ -71,7 +76,8 @@ def markdown(found: Check, link: str = "") -> str:
     if found.apart:
         lines += [f"- {_cell(reason)}" for reason in found.reasons] + [""]
     lines += ["| what | baseline | candidate | change | allowed | n | verdict |", "|---|---:|---:|---:|---:|---:|---|"]
-    rows = _memory_rows(found.memory)
+    rows = [_fit_row(found.fit)] if found.fit else []
+    rows += _memory_rows(found.memory)
     metrics = sorted(found.metrics, key=lambda one: -_beyond(one))
     rows += [_metric_row(one) for one in metrics[:MOST_ROWS]]
     if not metrics and found.throughput.baseline_us:
@@ -84,6 +90,15 @@ def markdown(found: Check, link: str = "") -> str:
     if link:
         lines += ["", f"[Details]({link})"]
     return "\n".join(lines) + "\n"
+
+
+def _fit_row(fit: Fit) -> list[str]:
+    """How it fits stands where others have their change: it is what a reader must not miss."""
+    how: str = fit.how
+    if fit.slowdown_percent is not None and fit.plan_peak_bytes is not None:
+        how += f": {size(fit.plan_peak_bytes)}, step {fit.slowdown_percent:+.2f} %"
+    allowed = f"{size(fit.hbm_bytes)}, +{fit.max_slowdown_percent:g} %"
+    return [FIT, "", size(fit.peak_bytes), how, allowed, "simulated", MARKS[fit.status]]
 
 
 def _memory_rows(memory: Memory) -> list[list[str]]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from hyperopt.gate.comparable import changes, obstacles
+from hyperopt.gate.fit import Fit, compared
 from hyperopt.gate.memory import Memory, Threshold, compare_memory
 from hyperopt.gate.samples import Samples
 from hyperopt.gate.throughput import (
@@ -40,7 +41,8 @@ class Check:
     """`reasons` say why the verdict is what it is; `notes` what else is different; `shown` is never judged.
 
     `metrics`: a finding for each metric of the samples. Where there are samples they are judged, and `throughput`
-    (one run each, of the profiles) is shown. `apart`: the two must not be compared, and the reasons say why.
+    (one run each, of the profiles) is shown. `apart`: the two must not be compared, and the reasons say why. `fit`: the
+    limit that the candidate must fit in, where one was given; it is the candidate's alone, and judged in any case.
     """
 
     verdict: Verdict
@@ -51,11 +53,14 @@ class Check:
     shown: dict[str, dict[str, int]]
     metrics: tuple[Finding, ...] = ()
     apart: bool = False
+    fit: Fit | None = None
 
     def document(self) -> dict[str, Any]:
         """Plain data for `--json`; sizes in bytes, times in microseconds."""
         tree: dict[str, Any] = msgspec.to_builtins(self)
         tree["memory"]["difference_bytes"] = self.memory.difference_bytes
+        if self.fit is not None:
+            tree["fit"]["status"] = self.fit.status
         for group, plain in zip(self.memory.groups, tree["memory"]["groups"], strict=True):
             plain["difference_bytes"] = group.difference_bytes
         tree["throughput"]["difference_percent"] = self.throughput.difference_percent
@@ -101,7 +106,27 @@ def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
     )
 
 
-def _verdict(apart: list[str], judges: Sequence[Memory | Throughput | Finding]) -> tuple[Verdict, list[str]]:
+def with_fit(found: Check | None, fit: Fit, before: Fit | None = None) -> Check:
+    """The check together with the limit that the candidate must fit in; None: that limit alone.
+
+    `before`: of the baseline, told as a note.
+    """
+    none = "no baseline was given"
+    if found is None:
+        bare = Memory("not judged", none), Throughput("not judged", none)
+        verdict, reasons = _verdict([], (fit,))
+        return Check(verdict, tuple(reasons), (), *bare, {"baseline": {}, "candidate": {}}, fit=fit)
+    notes = found.notes if before is None else (*found.notes, compared(before, fit))
+    if fit.status == found.verdict:
+        return replace(found, fit=fit, reasons=(*found.reasons, fit.reason), notes=notes)
+    order = ("pass", "inconclusive", "regression")
+    if order.index(fit.status) < order.index(found.verdict):
+        return replace(found, fit=fit, notes=(*notes, fit.reason))
+    verdict, reasons = _verdict([], (fit,))
+    return replace(found, fit=fit, verdict=verdict, reasons=tuple(reasons), notes=(*notes, *found.reasons))
+
+
+def _verdict(apart: list[str], judges: Sequence[Memory | Throughput | Finding | Fit]) -> tuple[Verdict, list[str]]:
     if apart:
         return "inconclusive", apart
     worst: tuple[Verdict, ...] = ("regression", "inconclusive")
