@@ -15,6 +15,7 @@ EXTRA_OF = {
     "ortools": "server",
     "psycopg": "server",
     "pydantic": "server",
+    "ruptures": "server",
     "sqlalchemy": "server",
     "uvicorn": "server",
 }

@@ -12,7 +12,21 @@ from typing import Annotated
 import typer
 
 from hyperopt import names
-from hyperopt.cli import allocate, files, front, gate, read, remote, report, service, shard, stages, traces, training
+from hyperopt.cli import (
+    allocate,
+    files,
+    front,
+    gate,
+    history,
+    read,
+    remote,
+    report,
+    service,
+    shard,
+    stages,
+    traces,
+    training,
+)
 from hyperopt.documents import DocumentError
 
 BAD_INPUT = 64
@@ -42,7 +56,7 @@ def options(
     """Profiling-guided memory plans for large models: capture, plan, apply, check."""
 
 
-for room in (training, read, allocate, shard, stages, files, front, gate, report, remote, service, traces):
+for room in (training, read, allocate, shard, stages, files, front, gate, history, report, remote, service, traces):
     room.register(app)
 
 

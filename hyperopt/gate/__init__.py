@@ -5,6 +5,7 @@ memory.py       replayed peaks, exactly, with the storages that make the differe
 samples.py      measured values of both sides, interleaved or of separate jobs
 ranks.py        the statistics: signed ranks, rank sums, bounds, many metrics
 fit.py          must it fit in a limit: by itself, with a plan, or not
+history.py      where a branch's figures changed: advice
 power.py        how many pairs are enough
 throughput.py   samples, or one run each, against a tolerance
 verdict.py      pass, regression or inconclusive

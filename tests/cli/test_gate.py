@@ -94,3 +94,17 @@ def test_interleaved_commands_become_samples(cli: Cli, tmp_path: Path) -> None:
 def test_bad_input_is_one_line(cli: Cli, options: tuple[str, ...]) -> None:
     assert cli("check", *options) == 64
     assert len(cli.err.splitlines()) == 1
+
+
+def test_the_history_of_a_branch_names_the_commits_around_a_change(cli: Cli, tmp_path: Path) -> None:
+    answers = []
+    for i in range(16):
+        write(samples(noisy(0, 10, 1.0 if i < 9 else 1.3, 0.001)), tmp_path / "samples.json")
+        answers.append(tmp_path / f"commit{i:02d}.json")
+        assert cli("check", "--samples", tmp_path / "samples.json", "-o", answers[-1]) in (0, 1)
+    assert cli("history", *answers, "--json") == 0
+    (found,) = cli.answer
+    assert (found["series"], found["before"], found["after"]) == ("step 0", "commit08", "commit09")
+    assert cli("history", *answers) == 0 and "between commit08 and commit09" in cli.out
+    assert cli("history", *answers[:5]) == 0 and cli.out.startswith("no change")
+    assert cli("history", tmp_path / "samples.json") == 64 and cli.err.startswith("hyperopt: samples.json")
