@@ -1,4 +1,8 @@
-"""Runs two commands in turns, A B  B A  A B ..., and keeps what each run measured.
+"""Runs two commands in turns, A B  B A  B A  A B ..., and keeps what each run measured.
+
+ABBA, and then its mirror image: a steady drift cancels within either, and what neighbouring runs have in common (the
+end of one pair and the start of the next) counts for one side as often as for the other. With ABBA alone noise that
+lasts two or three runs made nearly twice the false alarms at the tolerance (docs/why/gate.md).
 
 A command's last line on standard output may be a JSON object of what it measured, name -> number, list of numbers (its
 steps), or {"values": [...], "unit": "1/s", "better": "higher"}. Without one, the seconds that it took are the metric.
@@ -47,7 +51,7 @@ def interleave(
     commands = {"baseline": list(baseline), "candidate": list(candidate)}
     runs: dict[str, list[Run]] = {side: [] for side in commands}
     for pair in range(warmup_runs + pairs):
-        for side in ("baseline", "candidate") if pair % 2 == 0 else ("candidate", "baseline"):
+        for side in ("candidate", "baseline") if turned(pair) else ("baseline", "candidate"):
             found = _run(side, commands[side], timeout_s)
             expected = next((kept[0] for kept in runs.values() if kept), found)
             if found.keys() != expected.keys():
@@ -69,6 +73,11 @@ def interleave(
     samples = Samples(design="interleaved", warmup_steps=warmup_steps, warmup_runs=warmup_runs, metrics=metrics)
     check(samples)
     return samples
+
+
+def turned(pair: int) -> bool:
+    """Whether that pair, from 0, runs the candidate first: AB BA BA AB, and again."""
+    return pair % 4 in (1, 2)
 
 
 def _run(side: str, command: list[str], timeout_s: float | None) -> Run:

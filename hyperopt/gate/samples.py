@@ -1,7 +1,7 @@
 """`hyperopt.samples/1`: measured values of a baseline and a candidate, one list a run, and how the runs were taken.
 
-    interleaved   base and candidate in one job, in turns (A B  B A  A B ...); run i of one is the partner of run i of
-                  the other, so what the machine did meanwhile happened to both
+    interleaved   base and candidate in one job, in turns (A B  B A  B A  A B ...); run i of one is the partner of run i
+                  of the other, so what the machine did meanwhile happened to both
     separate      each run a job of its own, at another time, without a partner
 
 A run's value is the median of its steps after `warmup_steps`: a wild step is one rank among the others.

@@ -21,6 +21,8 @@ def test_the_vectorised_rule_says_what_the_gate_says(name: str, n: int) -> None:
             assert (found.verdict == "regression") == alarm
 
 
-def test_the_order_is_a_b_b_a() -> None:
+def test_the_order_is_a_b_b_a_and_its_mirror_image() -> None:
     before, after = in_turns(np.arange(8.0)[None, :])
+    assert before.tolist() == [[0, 3, 5, 6]] and after.tolist() == [[1, 2, 4, 7]]
+    before, after = in_turns(np.arange(8.0)[None, :], mirrored=False)
     assert before.tolist() == [[0, 3, 4, 7]] and after.tolist() == [[1, 2, 5, 6]]

@@ -17,7 +17,7 @@ def test_runs_alternate_and_the_warm_up_does_not_count() -> None:
     both = prints('{"step_us": [9, 1, 2]}'), prints('{"step_us": [9, 3, 4]}')
     samples = interleave(*both, 3, warmup_steps=1, say=said.append)
     order = [line.split(", ")[1].split(":")[0][0] for line in said]
-    assert "".join(order) == "bccbbccb"
+    assert "".join(order) == "bccbcbbc"
     (metric,) = samples.metrics
     assert samples.warmup_runs == 1 and len(metric.baseline) == 4
     assert samples.values(metric) == ([1.5] * 3, [3.5] * 3)
