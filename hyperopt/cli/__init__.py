@@ -14,6 +14,7 @@ import typer
 from hyperopt import names
 from hyperopt.cli import (
     allocate,
+    baselines,
     files,
     front,
     gate,
@@ -56,7 +57,9 @@ def options(
     """Profiling-guided memory plans for large models: capture, plan, apply, check."""
 
 
-for room in (training, read, allocate, shard, stages, files, front, gate, history, report, remote, service, traces):
+for room in (training, read, allocate, shard, stages, files, front):
+    room.register(app)
+for room in (gate, baselines, history, report, remote, service, traces):
     room.register(app)
 
 

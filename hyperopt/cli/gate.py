@@ -7,7 +7,7 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -81,6 +81,10 @@ def check(
     action_benchmark: Annotated[
         Path | None, typer.Option(help="where to write github-action-benchmark's customSmallerIsBetter")
     ] = None,
+    branch: Annotated[
+        str | None, typer.Option(help="judge a stored candidate on the server against what was accepted there; kept")
+    ] = None,
+    commit: Annotated[str, typer.Option(help="of the candidate, for --branch; kept")] = "",
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -89,6 +93,13 @@ def check(
         check_output(path)
     allowed = None if memory_threshold is None else threshold(memory_threshold)
     policy = Policy(allowed, tolerance_percent, Sensitivity(level=level))
+    if branch is not None:
+        if candidate is None or baseline is not None or must_fit is not None or self_test:
+            problem = "takes --candidate and what it is judged by, and no --baseline, --must-fit or --self-test"
+            raise typer.BadParameter(problem, param_hint="--branch")
+        series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
+        found = _on_branch(candidate, branch, commit, policy, series, server)
+        return _emit(found, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
     both = _profiles(baseline, candidate, server, must_fit is not None)
     series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
     alone = _profile(candidate, server) if both is None and candidate is not None else None
@@ -105,9 +116,24 @@ def check(
             judged = _fitted(judged, both, alone, *required)
         assert judged is not None
         found = judged
-    document = msgspec.json.encode(found.document())
     one = both[1] if both else alone
     model = one.run.model if one else ""
+    return _emit(found, model, link, as_json, output, junit, markdown, bencher, action_benchmark)
+
+
+def _emit(
+    found: Check,
+    model: str,
+    link: str,
+    as_json: bool,
+    output: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+    bencher: Path | None,
+    action_benchmark: Path | None,
+) -> int:
+    """Writes what was asked for, prints the verdict, and returns its exit code."""
+    document = msgspec.json.encode(found.document())
     written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
     written.append((markdown, formats.markdown(found, link).encode()))
     written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
@@ -117,6 +143,20 @@ def check(
             write_bytes(data, where)
     print(document.decode() if as_json else _told(found))
     return EXIT[found.verdict]
+
+
+def _on_branch(
+    candidate: str, branch: str, commit: str, policy: Policy, series: Samples | None, server: str | None
+) -> Check:
+    """The server's verdict, which it keeps."""
+    asked: dict[str, Any] = {"tolerance_percent": policy.tolerance_percent, "level": policy.sensitivity.level}
+    if policy.memory is not None:
+        asked |= {"memory_bytes": policy.memory.bytes, "memory_percent": policy.memory.percent}
+    with answers(server) as service:
+        told = None if series is None else msgspec.to_builtins(series)
+        kept = service.check(candidate, branch=branch, commit=commit, policy=asked, samples=told)
+    say(f"{kept['id']}: {candidate} against {kept['baseline']}, which {branch} is compared with")
+    return msgspec.convert(kept["result"], Check)
 
 
 def _judged(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:

@@ -140,7 +140,8 @@ def test_the_database_from_the_command_line(tmp_path: Path) -> None:
         None,
         schema.newest(),
     ]
-    assert f"revision {schema.newest()}, this program needs {schema.newest()}" in run("db", "current", "--data-dir", tmp_path).stdout
+    told = f"revision {schema.newest()}, this program needs {schema.newest()}"
+    assert told in run("db", "current", "--data-dir", tmp_path).stdout
 
 
 def test_a_server_and_workers_in_processes_of_their_own(tmp_path: Path, fresh: Callable[[], Profile]) -> None:
