@@ -83,7 +83,7 @@ def check(samples: Samples) -> None:
 
 
 def _check_side(at: str, runs: Sequence[Steps], samples: Samples) -> None:
-    if not samples.warmup_runs < len(runs) <= MOST_VALUES:
+    if not 0 < len(runs) - samples.warmup_runs <= MOST_VALUES:
         problem = f"{len(runs)} runs, of which {samples.warmup_runs} are warm-up"
         raise DocumentError(at, problem, f"give between 1 and {MOST_VALUES} more than the warm-up")
     for i, run in enumerate(runs):

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from hyperopt.documents import DocumentError
+from hyperopt.gate.ranks import MOST_VALUES
 from hyperopt.gate.samples import Metric, Samples, load
 
 
@@ -39,6 +40,13 @@ def test_bad_samples_are_named_by_place(changed: dict[str, object], field: str) 
     with pytest.raises(DocumentError) as refused:
         load(document(**changed))
     assert refused.value.field == field and refused.value.remedy
+
+
+def test_the_warm_up_is_not_of_the_most_that_can_be_ranked() -> None:
+    runs = [[1.0, 2.0]] * (MOST_VALUES + 1)
+    load(document(baseline=runs, candidate=runs, warmup_runs=1))
+    with pytest.raises(DocumentError, match="runs"):
+        load(document(baseline=runs, candidate=runs))
 
 
 def test_a_metric_is_there_once() -> None:

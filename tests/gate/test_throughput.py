@@ -92,6 +92,24 @@ def test_separate_jobs_are_weaker_and_judged_with_the_noise_between_them() -> No
     assert wide.status == "inconclusive"
 
 
+def test_an_hour_between_the_sides_is_rarely_taken_for_the_code() -> None:
+    """All jobs of a side shared an hour, which differs by as much as jobs do; the code is at the tolerance."""
+    rng = np.random.default_rng(0)
+
+    def alarms(slower: float, hour: float) -> int:
+        count = 0
+        for _ in range(150):
+            before = np.exp(rng.normal(0, 0.02, 8))
+            after = slower * np.exp(rng.normal(0, 0.02, 8) + rng.normal(0, hour))
+            (found,) = judge_samples(samples(metric("step", before, after), design="separate"), 5.0)
+            count += found.status == "regression"
+        return count
+
+    assert alarms(1.05, 0.0) == alarms(1.0, 0.02) == 0
+    assert alarms(1.05, 0.02) <= 6
+    assert alarms(1.15, 0.0) >= 140
+
+
 def test_one_job_each_never_fails_however_many_steps_it_has() -> None:
     rng = np.random.default_rng(0)
     one = Metric(name="step", baseline=(tuple(rng.normal(100, 1, 500)),), candidate=(tuple(rng.normal(300, 1, 500)),))
