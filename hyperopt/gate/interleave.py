@@ -2,7 +2,7 @@
 
 ABBA, and then its mirror image: a steady drift cancels within either, and what neighbouring runs have in common (the
 end of one pair and the start of the next) counts for one side as often as for the other. With ABBA alone noise that
-lasts two or three runs made nearly twice the false alarms at the tolerance (docs/why/gate.md).
+lasts two or three runs raises more false alarms at the tolerance (docs/why/gate.md).
 
 A command's last line on standard output may be a JSON object of what it measured, name -> number, list of numbers (its
 steps), or {"values": [...], "unit": "1/s", "better": "higher"}. Without one, the seconds that it took are the metric.
