@@ -77,10 +77,10 @@ def _of(name: str, points: Sequence[Point]) -> list[Change]:
 
 def _segments(values: Floats) -> list[int]:
     """0, the first position of each stretch after the first, and the length."""
-    from ruptures import Pelt
-
     if len(values) < 2 * SHORTEST:
         return [0, len(values)]
+    from ruptures import Pelt  # with scipy it takes a second to load
+
     # Of neighbours, so that a change is one difference among many and not part of the noise.
     noise = spread(np.diff(values)) / np.sqrt(2)
     scaled = values / noise if noise > 0 else values * 1e9
