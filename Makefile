@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # What plans are judged by: its branches are nearly all run by the tests, or the tests fail.
 JUDGES := hyperopt/script.py,hyperopt/replay.py,hyperopt/validate.py,hyperopt/legality.py
 
-.PHONY: demo test lint openapi bench bench-addresses bench-cost bench-exhaustive bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement bench-joint clean
+.PHONY: demo test lint openapi bench bench-addresses bench-cost bench-exhaustive bench-gate bench-readers bench-sharding bench-solver bench-stages bench-growth bench-placement bench-joint clean
 
 demo: $(READY)
 	$(BIN)/hyperopt demo -o demo-out
@@ -44,6 +44,10 @@ bench-stages: $(READY)
 # Some minutes for each budget and side.
 bench-joint: $(READY)
 	$(BIN)/python -m bench.joint $(ARGS)
+
+# Some minutes. Fresh recordings: python -m bench.gate_record; ARGS='--otava PYTHON' for that rival.
+bench-gate: $(READY)
+	$(BIN)/python -m bench.gate $(ARGS)
 
 bench-readers: $(READY)
 	$(BIN)/python -m bench.readers

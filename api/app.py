@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from api import archives, jobs, plans, problems, profiles
+from api import archives, baselines, checks, jobs, plans, problems, profiles
 from api.engine import DbosEngine
 from api.service import Here, Service
 from api.work import Solve, Worker
@@ -77,8 +77,9 @@ def create_app(service: Service | None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    for router in (profiles.router, archives.router, plans.router, jobs.router, health):
-        app.include_router(router)
+    for room in (profiles, archives, plans, jobs, checks, baselines):
+        app.include_router(room.router)
+    app.include_router(health)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
 

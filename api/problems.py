@@ -62,6 +62,8 @@ _LISTED = {
     "profile": "list what there is: GET /v1/profiles",
     "job": "list what there is: GET /v1/jobs",
     "plan": "take the id from the result of a job: GET /v1/jobs",
+    "check": "take the id from the answer to POST /v1/checks",
+    "baseline": "list what there is: GET /v1/baselines",
 }
 
 

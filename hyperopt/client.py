@@ -220,6 +220,53 @@ class Client:
         self._cached[id] = kept
         return plans.load(kept[1])[0]
 
+    def check(
+        self,
+        candidate: str,
+        *,
+        baseline: str | None = None,
+        branch: str = "main",
+        commit: str = "",
+        policy: Json | None = None,
+        samples: Json | None = None,
+    ) -> Json:
+        """Judges a stored profile against another, None: against what was accepted on the branch. `policy` and
+        `samples` as in docs/reference/http.md."""
+        asked: Json = {"candidate": candidate, "baseline": baseline, "branch": branch, "commit": commit}
+        asked |= {"policy": policy or {}, "samples": samples}
+        return self._json("POST", "/v1/checks", json=asked)
+
+    def fetch_check(self, id: str) -> Json:
+        return self._json("GET", f"/v1/checks/{id}")
+
+    def baselines(self, project: str | None = None, branch: str | None = None) -> list[Json]:
+        """What branches are compared with; `frozen` and `stale` say which should be looked at."""
+        params = {name: value for name, value in (("project", project), ("branch", branch)) if value is not None}
+        found: list[Json] = self._json("GET", "/v1/baselines", params=params)["baselines"]
+        return found
+
+    def accept(
+        self,
+        profile: str,
+        *,
+        who: str,
+        why: str,
+        branch: str = "main",
+        etag: str | None = None,
+        check: str | None = None,
+        accept_regression: bool = False,
+    ) -> Json:
+        """Makes a stored profile the baseline of its kind. `etag`: of the one it replaces, None: there is none yet."""
+        asked = {"profile": profile, "branch": branch, "who": who, "why": why, "check": check}
+        headers = {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
+        body = {**asked, "accept_regression": accept_regression}
+        return self._json("POST", "/v1/baselines", json=body, headers=headers)
+
+    def freeze(self, baseline: str, frozen: bool, *, who: str, why: str, etag: str) -> Json:
+        """Keeps a baseline from being replaced, or allows it again."""
+        body, headers = {"frozen": frozen, "who": who, "why": why}, {"If-Match": f'"{etag}"'}
+        return self._json("PATCH", f"/v1/baselines/{baseline}", json=body, headers=headers)
+
     def _read_cache(self, id: str) -> tuple[str, bytes] | None:
         if self._folder is None or not (file := self._folder / f"{id}.plan").exists():
             return None

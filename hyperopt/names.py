@@ -15,7 +15,7 @@ EXTRA_OF = {
     "ortools": "server",
     "psycopg": "server",
     "pydantic": "server",
-    "scipy": "server",
+    "ruptures": "server",
     "sklearn": "server",
     "sqlalchemy": "server",
     "threadpoolctl": "server",

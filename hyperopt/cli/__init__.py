@@ -15,10 +15,12 @@ import typer
 from hyperopt import names
 from hyperopt.cli import (
     allocate,
+    baselines,
     cost,
     files,
     front,
     gate,
+    history,
     place,
     read,
     remote,
@@ -60,7 +62,9 @@ def options(
     """Profiling-guided memory plans for large models: capture, plan, apply, check."""
 
 
-for room in (training, cost, read, allocate, shard, stages, place, files, front, gate, report, remote, service, traces):
+for room in (training, cost, read, allocate, shard, stages, place, files, front):
+    room.register(app)
+for room in (gate, baselines, history, report, remote, service, traces):
     room.register(app)
 
 

@@ -1,20 +1,25 @@
-"""The command `check`: two profiles, one verdict."""
+"""The gate's commands: check (one verdict) and interleave (what it is best given)."""
 
 from __future__ import annotations
 
+import math
 import re
+import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from hyperopt import profile as profiles
-from hyperopt.cli.files import AsJson, read_profile, say
+from hyperopt.cli.files import MEMORY_TOO, AsJson, TierBytes, check_output, read_profile, say, tier_budgets
 from hyperopt.cli.remote import answers
-from hyperopt.gate import Check, Policy, Threshold
+from hyperopt.documents import DocumentError, write, write_bytes
+from hyperopt.gate import Check, Policy, Samples, Sensitivity, Threshold, check_samples, formats, with_fit
 from hyperopt.gate import check as judge
-from hyperopt.gate.throughput import DEFAULT_TOLERANCE_PERCENT
+from hyperopt.gate import samples as measured
+from hyperopt.gate.throughput import DEFAULT_BEYOND_PERCENT, DEFAULT_LEVEL, DEFAULT_TOLERANCE_PERCENT
 from hyperopt.profile import Profile
 
 if TYPE_CHECKING:
@@ -25,17 +30,29 @@ EXIT = {"pass": 0, "regression": 1, "inconclusive": 2}
 WHAT = "a profile file, or the id of a stored profile (profile-...) or run (its number)"
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+Benchmarks = Annotated[list[Path] | None, typer.Option(help="pytest-benchmark's JSON, a file a run; may be repeated")]
+
 
 def register(app: typer.Typer) -> None:
     app.command("check")(check)
+    app.command("interleave")(interleave)
 
 
 def check(
-    baseline: Annotated[str, typer.Option(help=WHAT)],
-    candidate: Annotated[str, typer.Option(help=WHAT)],
+    baseline: Annotated[str | None, typer.Option(help=WHAT)] = None,
+    candidate: Annotated[str | None, typer.Option(help=WHAT)] = None,
+    samples: Annotated[Path | None, typer.Option(help="hyperopt.samples/1, as `interleave` writes it")] = None,
+    baseline_benchmark: Benchmarks = None,
+    candidate_benchmark: Benchmarks = None,
+    interleaved: Annotated[
+        bool, typer.Option("--interleaved", help="the benchmark files were run in turns, as pairs in the order given")
+    ] = False,
     tolerance_percent: Annotated[
-        float, typer.Option(min=0, help="how much slower the measured step may be")
+        float, typer.Option(min=0, help="how much slower a step may be, or worse another metric")
     ] = DEFAULT_TOLERANCE_PERCENT,
+    level: Annotated[
+        float, typer.Option(min=1e-6, max=0.5, help="chance of a false alarm at exactly the tolerance")
+    ] = DEFAULT_LEVEL,
     memory_threshold: Annotated[
         str | None,
         typer.Option(
@@ -44,14 +61,247 @@ def check(
             "0 unless given, between PyNative captures 0.1%",
         ),
     ] = None,
+    must_fit: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="HBM that the candidate must fit in, by itself or with a plan: 60G"),
+    ] = None,
+    max_slowdown_percent: Annotated[
+        float, typer.Option(min=0, help="for --must-fit: what a plan may cost, over the step without a limit")
+    ] = 0.0,
+    tier_bytes: TierBytes = None,
+    time_limit: Annotated[float, typer.Option(min=0, help="for --must-fit: seconds of solving a profile")] = 60.0,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="put a regression into what is given: exit 1 if it is found, 2 if not")
+    ] = False,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="where to write the answer in JSON")] = None,
+    junit: Annotated[Path | None, typer.Option(help="where to write JUnit XML")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="where to write a comment for a pull request")] = None,
+    link: Annotated[str, typer.Option(help="to more, for the comment")] = "",
+    bencher: Annotated[Path | None, typer.Option(help="where to write Bencher Metric Format")] = None,
+    action_benchmark: Annotated[
+        Path | None, typer.Option(help="where to write github-action-benchmark's customSmallerIsBetter")
+    ] = None,
+    branch: Annotated[
+        str | None, typer.Option(help="judge a stored candidate on the server against what was accepted there; kept")
+    ] = None,
+    commit: Annotated[str, typer.Option(help="of the candidate, for --branch; kept")] = "",
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Judge a candidate against a baseline. Exit 0: pass; 1: regression; 2: inconclusive; 64: bad input."""
-    policy = Policy(None if memory_threshold is None else threshold(memory_threshold), tolerance_percent)
-    found = judge(_profile(baseline, server), _profile(candidate, server), policy)
-    print(msgspec.json.encode(found.document()).decode() if as_json else _told(found))
+    for path in (output, junit, markdown, bencher, action_benchmark):
+        check_output(path)
+    allowed = None if memory_threshold is None else threshold(memory_threshold)
+    policy = Policy(allowed, tolerance_percent, Sensitivity(level=level))
+    if branch is not None:
+        if candidate is None or baseline is not None or must_fit is not None or self_test:
+            problem = "takes --candidate and what it is judged by, and no --baseline, --must-fit or --self-test"
+            raise typer.BadParameter(problem, param_hint="--branch")
+        series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
+        found = _on_branch(candidate, branch, commit, policy, series, server)
+        return _emit(found, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
+    both = _profiles(baseline, candidate, server, must_fit is not None)
+    series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
+    alone = _profile(candidate, server) if both is None and candidate is not None else None
+    if both is None and series is None and alone is None and not self_test:
+        problem = "nothing to judge: give --baseline and --candidate, or --samples, or both"
+        raise typer.BadParameter(problem, param_hint="--baseline")
+    limit = None if must_fit is None else _limit(must_fit)
+    if self_test:
+        found = _self_test(both, series, policy)
+    else:
+        judged = None if both is None and series is None else _judged(both, series, policy)
+        if limit is not None:
+            required = (limit, max_slowdown_percent, tier_bytes, time_limit)
+            judged = _fitted(judged, both, alone, *required)
+        assert judged is not None
+        found = judged
+    one = both[1] if both else alone
+    model = one.run.model if one else ""
+    return _emit(found, model, link, as_json, output, junit, markdown, bencher, action_benchmark)
+
+
+def _emit(
+    found: Check,
+    model: str,
+    link: str,
+    as_json: bool,
+    output: Path | None,
+    junit: Path | None,
+    markdown: Path | None,
+    bencher: Path | None,
+    action_benchmark: Path | None,
+) -> int:
+    """Writes what was asked for, prints the verdict, and returns its exit code."""
+    document = msgspec.json.encode(found.document())
+    written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
+    written.append((markdown, formats.markdown(found, link).encode()))
+    written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
+    written.append((action_benchmark, msgspec.json.encode(formats.action(found))))
+    for where, data in written:
+        if where is not None:
+            write_bytes(data, where)
+    print(document.decode() if as_json else _told(found))
     return EXIT[found.verdict]
+
+
+def _on_branch(
+    candidate: str, branch: str, commit: str, policy: Policy, series: Samples | None, server: str | None
+) -> Check:
+    """The server's verdict, which it keeps."""
+    asked: dict[str, Any] = {"tolerance_percent": policy.tolerance_percent, "level": policy.sensitivity.level}
+    if policy.memory is not None:
+        asked |= {"memory_bytes": policy.memory.bytes, "memory_percent": policy.memory.percent}
+    with answers(server) as service:
+        told = None if series is None else msgspec.to_builtins(series)
+        kept = service.check(candidate, branch=branch, commit=commit, policy=asked, samples=told)
+    say(f"{kept['id']}: {candidate} against {kept['baseline']}, which {branch} is compared with")
+    return msgspec.convert(kept["result"], Check)
+
+
+def _judged(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
+    if both is not None:
+        return judge(*both, policy, series)
+    assert series is not None
+    return check_samples(series, policy)
+
+
+def _limit(text: str) -> int:
+    if not (size := re.fullmatch(r"(\d+)([KMGT]?)(?:iB|B)?", text)):
+        raise typer.BadParameter(f"{text!r} is no size in bytes (4096, 60G)", param_hint="--must-fit")
+    return int(size[1]) * UNITS[size[2]]
+
+
+def _fitted(
+    judged: Check | None,
+    both: tuple[Profile, Profile] | None,
+    alone: Profile | None,
+    hbm_bytes: int,
+    max_slowdown_percent: float,
+    tier_bytes: list[str] | None,
+    time_limit: float,
+) -> Check:
+    """The check with the candidate's fit, and the baseline's told beside it."""
+    from hyperopt.gate.fit import Requirement
+    from solver import NotPlannable
+    from solver.fit import fit
+
+    candidate = both[1] if both else alone
+    if candidate is None:
+        raise typer.BadParameter("it is the --candidate that must fit: give one", param_hint="--must-fit")
+    required = Requirement(hbm_bytes, max_slowdown_percent, tier_budgets(candidate, tier_bytes))
+    try:
+        found = fit(candidate, required, time_limit)
+        before = fit(both[0], required, time_limit) if both else None
+    except NotPlannable as refused:
+        raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
+    return with_fit(judged, found, before)
+
+
+def _self_test(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
+    """The check of what was given with a regression put in; inconclusive if any judge does not see it."""
+    from hyperopt.gate import selftest
+
+    if both is None and series is None:
+        profile, series = selftest.sample()
+        both = profile, profile
+    if both is not None:
+        both = both[0], selftest.grown(both[0], policy.memory)
+    if series is not None:
+        series = selftest.slowed(series, policy.tolerance_percent)
+    found = _judged(both, series, policy)
+    missed = selftest.missed(found)
+    for reason in missed:
+        say(f"self-test: a regression was put in and not found: {reason}")
+    if missed or found.verdict != "regression":
+        return replace(found, verdict="inconclusive", reasons=tuple(missed) or found.reasons)
+    say("self-test: a regression was put in, and found")
+    return found
+
+
+def interleave(
+    baseline: Annotated[str, typer.Option(metavar="COMMAND", help="runs the baseline once")],
+    candidate: Annotated[str, typer.Option(metavar="COMMAND", help="runs the candidate once")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="where to write hyperopt.samples/1")],
+    pairs: Annotated[
+        int | None,
+        typer.Option(min=1, max=2000, help="runs of each that count; unless given, what --noise-percent needs"),
+    ] = None,
+    noise_percent: Annotated[float, typer.Option(min=0, help="from run to run, as a guess for --pairs")] = 1.0,
+    tolerance_percent: Annotated[
+        float, typer.Option(min=0, help="of the check to come, for --pairs")
+    ] = DEFAULT_TOLERANCE_PERCENT,
+    warmup_runs: Annotated[int, typer.Option(min=0, max=100, help="runs of each that do not count")] = 1,
+    warmup_steps: Annotated[int, typer.Option(min=0, help="of each run, values that do not count")] = 0,
+    timeout: Annotated[float | None, typer.Option(min=0, help="seconds for a run")] = None,
+) -> int:
+    """Run baseline and candidate in turns, A B B A, and keep what each prints as its last line (JSON), or its seconds.
+
+    Exit 0: measured; 64: a command failed.
+    """
+    from hyperopt.gate.interleave import interleave as measure
+
+    check_output(output)
+    count = pairs or _needed(noise_percent, tolerance_percent)
+    found = measure(
+        shlex.split(baseline),
+        shlex.split(candidate),
+        count,
+        warmup_runs=warmup_runs,
+        warmup_steps=warmup_steps,
+        timeout_s=timeout,
+        say=say,
+    )
+    write(found, output)
+    print(f"{output}: {count} pairs of {', '.join(metric.name for metric in found.metrics)}")
+    return 0
+
+
+def _needed(noise_percent: float, tolerance_percent: float) -> int:
+    """Pairs that find the tolerance + 3 % with that noise from run to run."""
+    from hyperopt.gate.power import pairs_needed
+
+    asked = Sensitivity()
+    beyond = math.log1p(DEFAULT_BEYOND_PERCENT / (100 + tolerance_percent))
+    found = pairs_needed(math.sqrt(2) * noise_percent / 100, beyond, asked.level, asked.power)
+    if found is None:
+        problem = f"{noise_percent:g} % needs more pairs than can be asked for: measure longer runs"
+        raise typer.BadParameter(problem, param_hint="--noise-percent")
+    return found
+
+
+def _profiles(
+    baseline: str | None, candidate: str | None, server: str | None, alone: bool
+) -> tuple[Profile, Profile] | None:
+    """Both, or none; `alone`: a candidate by itself is enough."""
+    if baseline is None and (candidate is None or alone):
+        return None
+    if baseline is None or candidate is None:
+        missing = "--baseline" if baseline is None else "--candidate"
+        raise typer.BadParameter("a profile is compared with another: give both", param_hint=missing)
+    return _profile(baseline, server), _profile(candidate, server)
+
+
+def _samples(
+    given: Path | None, before: list[Path], after: list[Path], interleaved: bool
+) -> Samples | None:
+    if given is not None and (before or after):
+        raise typer.BadParameter("samples come from one place: --samples or benchmark files", param_hint="--samples")
+    if given is not None:
+        found, warnings = measured.load(given.read_bytes())
+    elif before or after:
+        from hyperopt.gate import pytest_benchmark
+
+        old, new = ([(path.name, path.read_bytes()) for path in side] for side in (before, after))
+        if not old or not new:
+            problem = "benchmark files of both sides are needed"
+            raise typer.BadParameter(problem, param_hint="--baseline-benchmark")
+        found, warnings = pytest_benchmark.read(old, new, "interleaved" if interleaved else "separate")
+    else:
+        return None
+    for warning in warnings:
+        say(warning)
+    return found
 
 
 def threshold(text: str) -> Threshold:

@@ -1,39 +1,214 @@
-"""Step times of one run each: judged only as far as the spread that was measured allows.
+"""Times and rates: is the candidate slower than the tolerance allows, and how sure is that?
 
-The difference d of the two step times is a pass if it stays within the tolerance even when the larger spread within
-a run is added. Two jobs on one machine differ by more than their steps do (1012 and 1231 ms were measured of the same
-code, and 1969 and 3544 ms on a machine that others used), and one run each cannot show by how much. So a regression
-is only what exceeds the tolerance, the spreads of both runs, and an allowance for what jobs differ by: as much as the
-tolerance again, and at least 25 % of the baseline::
+Samples of several runs are judged by ranks (`ranks.py`), on log ratios, against the tolerance and not against no
+change::
 
-    ────────┼─────────────┼───────────┼────────▶ slower by
-        tolerance     + spreads   + allowance
-      d─┤                                        pass, up to the end of its spread
-              d─┤                                inconclusive
-                                        d        regression
+    ──────────┼─────────────┼──────────▶ slower by
+              0         tolerance
+      ├──┼───────┤                         pass: even the upper bound is within the tolerance
+               ├─────┼─────┤               inconclusive: the tolerance lies between the bounds
+                          ├─────┼─────┤    regression: even the lower bound is beyond it
 
-One run each says no more than that. Many interleaved runs do; that judge replaces this one.
+Each bound is wrong with a chance of at most `level`. Several metrics are several chances to be wrong: a regression
+must hold after Holm's correction.
+
+- *Interleaved pairs*: signed ranks of the pairs' log ratios.
+- *Separate jobs*: rank sum of the jobs' values. Weaker, and marked so: what lies between the sides may be the hour and
+  not the code. So a regression must be beyond the tolerance *and* the spread seen between jobs of one side, at a
+  quarter of the level. At 1 % that needs six jobs a side.
+- *One number each*, as in two profiles: passes where even the spreads within the runs stay within the tolerance, and is
+  inconclusive otherwise. It never fails a build: 1012 and 1231 ms were measured of the same code, and 1969 and 3544 ms
+  on a machine that others used.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from hyperopt.gate.memory import Status
+from hyperopt.gate.power import MOST_PAIRS, pairs_needed
+from hyperopt.gate.ranks import Estimate, Floats, holm, least_jobs, least_pairs, of_groups, of_pairs, spread
+from hyperopt.gate.samples import Better, Design, Metric, Samples
 from hyperopt.profile import Profile
 
 DEFAULT_TOLERANCE_PERCENT = 5.0
+DEFAULT_LEVEL = 0.01
+DEFAULT_BEYOND_PERCENT = 3.0
+DEFAULT_POWER = 0.99
 
-BETWEEN_JOBS_PERCENT = 25.0
-"""The least allowance for the difference between two jobs that run the same code."""
+SEPARATE_LEVEL = 0.25
+"""Of the level, for jobs that were not interleaved."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """`level`: chance of a false regression at the tolerance. `power`: the chance to find what is `beyond_percent`
+    further than it, which says how many pairs are needed."""
+
+    level: float = DEFAULT_LEVEL
+    beyond_percent: float = DEFAULT_BEYOND_PERCENT
+    power: float = DEFAULT_POWER
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the samples of one metric say.
+
+    `baseline`, `candidate`: medians in `unit`. `effect_percent`: how much worse the candidate is (negative: better);
+    `low_percent` and `high_percent` its bounds, each at `level` (None: so few values allow none). `n`: pairs, or jobs
+    of the smaller side. `p`: after Holm's correction. `noise_percent`: standard deviation from pair to pair, or
+    between jobs. `needed`: pairs that would find a slowdown of tolerance + `beyond_percent` in that noise
+    (None: more than can be asked for, or not interleaved).
+    """
+
+    name: str
+    unit: str
+    better: Better
+    status: Status
+    reason: str
+    design: Design
+    weak: bool
+    n: int
+    baseline: float
+    candidate: float
+    effect_percent: float
+    low_percent: float | None
+    high_percent: float | None
+    tolerance_percent: float
+    level: float
+    p: float
+    noise_percent: float
+    needed: int | None
+
+
+def judge_samples(
+    samples: Samples, tolerance_percent: float, sensitivity: Sensitivity | None = None
+) -> tuple[Finding, ...]:
+    """A finding for each metric, in the order given. `tolerance_percent`: of metrics that do not say their own."""
+    asked = sensitivity or Sensitivity()
+    weak = samples.design == "separate"
+    level = asked.level * (SEPARATE_LEVEL if weak else 1)
+    drawn = [_look(samples, metric, tolerance_percent, level) for metric in samples.metrics]
+    adjusted = holm([one.estimate.p for one in drawn])
+    return tuple(_finding(one, p, asked, level, len(drawn)) for one, p in zip(drawn, adjusted, strict=True))
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One metric before the correction: log ratios, above 0 where the candidate is worse."""
+
+    metric: Metric
+    design: Design
+    n: int
+    before: list[float]
+    after: list[float]
+    noise: float
+    tolerance_percent: float
+    estimate: Estimate
+
+
+def _look(samples: Samples, metric: Metric, default_percent: float, level: float) -> _Look:
+    before, after = samples.values(metric)
+    sign = 1 if metric.better == "lower" else -1
+    old, new = (sign * np.log(np.asarray(side)) for side in (before, after))
+    percent = default_percent if metric.tolerance_percent is None else metric.tolerance_percent
+    tolerance = math.log1p(percent / 100)
+    if samples.design == "interleaved":
+        noise = spread(new - old)
+        paired = of_pairs(new - old, tolerance, level)
+        return _Look(metric, samples.design, len(old), before, after, noise, percent, paired)
+    noise = _between(old, new)
+    estimate = of_groups(old, new, tolerance + noise, level)
+    n = min(len(old), len(new))
+    return _Look(metric, samples.design, n, before, after, noise, percent, estimate)
+
+
+def _between(old: Floats, new: Floats) -> float:
+    """Standard deviation between jobs of the same code, log ratio: of each job to its side's median."""
+    return max(spread(side) for side in (old, new))
+
+
+def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: int) -> Finding:
+    weak = look.design == "separate"
+    found = look.estimate
+    tolerance = math.log1p(look.tolerance_percent / 100)
+    beyond = math.log1p(asked.beyond_percent / (100 + look.tolerance_percent))
+    needed = None if weak else pairs_needed(look.noise, beyond, level / metrics, asked.power)
+    least = least_jobs(level) if weak else least_pairs(level)
+    told = f"{look.metric.name} {_percent(found.center):+.2f} %{_between_bounds(found, level)}"
+    told += f", tolerance {look.tolerance_percent:g} %, {_count(look)}"
+    if weak:
+        told += f", weaker: separate jobs, {100 * look.noise:.2f} % apart by themselves"
+    status: Status
+    if look.n < least:
+        status = "inconclusive"
+        told += f"; fewer than {least} cannot show anything at {100 * level:g} %"
+    elif p <= level:
+        status = "regression"
+        told += f"; p {p:.2g}"
+    elif found.high <= tolerance:
+        status = "pass"
+    else:
+        status = "inconclusive"
+        told += _more(look, needed, asked, p, metrics)
+    return Finding(
+        name=look.metric.name,
+        unit=look.metric.unit,
+        better=look.metric.better,
+        status=status,
+        reason=told,
+        design=look.design,
+        weak=weak,
+        n=look.n,
+        baseline=float(np.median(look.before)),
+        candidate=float(np.median(look.after)),
+        effect_percent=_percent(found.center),
+        low_percent=_percent(found.low) if math.isfinite(found.low) else None,
+        high_percent=_percent(found.high) if math.isfinite(found.high) else None,
+        tolerance_percent=look.tolerance_percent,
+        level=level,
+        p=p,
+        noise_percent=100 * look.noise,
+        needed=needed,
+    )
+
+
+def _more(look: _Look, needed: int | None, asked: Sensitivity, p: float, metrics: int) -> str:
+    """What would decide."""
+    beside = f" (p {p:.2g} of {metrics} metrics together)" if metrics > 1 else ""
+    if look.design == "separate":
+        return f"; the tolerance is between the bounds{beside}: interleave base and candidate in one job"
+    if needed is None:
+        return f"; noise {100 * look.noise:.1f} % a pair{beside}: more than {MOST_PAIRS} pairs would be needed"
+    if look.n < needed:
+        aim = f"{look.tolerance_percent + asked.beyond_percent:g} %"
+        return f"; noise {100 * look.noise:.1f} % a pair{beside}: {needed} pairs would be needed to find {aim}"
+    return f"; the tolerance is between the bounds{beside}: so close to it more pairs decide, or a wider tolerance"
+
+
+def _count(look: _Look) -> str:
+    if look.design == "interleaved":
+        return f"{look.n} pairs"
+    return f"{len(look.before)} and {len(look.after)} jobs"
+
+
+def _between_bounds(found: Estimate, level: float) -> str:
+    if not math.isfinite(found.low):
+        return ""
+    return f" ({100 - 200 * level:g} % interval {_percent(found.low):+.2f} to {_percent(found.high):+.2f})"
+
+
+def _percent(log_ratio: float) -> float:
+    return 100 * math.expm1(log_ratio)
 
 
 @dataclass(frozen=True)
 class Throughput:
-    """Measured step times and the sum of the two spreads (highest minus lowest observed step), microseconds.
-
-    `allowed_us`: the tolerance; `between_jobs_us`: what a regression must exceed on top of it.
-    """
+    """Measured step times of one run each and the sum of the two spreads (highest minus lowest observed step),
+    microseconds. `allowed_us`: the tolerance."""
 
     status: Status
     reason: str
@@ -41,7 +216,6 @@ class Throughput:
     candidate_us: float = 0.0
     spread_us: float = 0.0
     allowed_us: float = 0.0
-    between_jobs_us: float = 0.0
 
     @property
     def difference_percent(self) -> float | None:
@@ -50,31 +224,23 @@ class Throughput:
 
 
 def compare_throughput(baseline: Profile, candidate: Profile, tolerance_percent: float) -> Throughput:
-    """The measured step times of two profiles against a tolerance in percent of the baseline's."""
+    """The measured step times of two profiles against a tolerance in percent of the baseline's: one number each."""
     before, after = _measured(baseline), _measured(candidate)
     if before is None or after is None:
         silent = [name for name, m in (("baseline", before), ("candidate", after)) if m is None]
         return Throughput("not judged", f"step time not measured in {' and '.join(silent)}")
-    difference, spread = after[0] - before[0], before[1] + after[1]
+    difference, apart = after[0] - before[0], before[1] + after[1]
     allowed = before[0] * tolerance_percent / 100
-    between = before[0] * max(tolerance_percent, BETWEEN_JOBS_PERCENT) / 100
     told = (
         f"measured step {before[0] / 1000:.3f} -> {after[0] / 1000:.3f} ms "
         f"({100 * difference / before[0]:+.1f} %, tolerance {tolerance_percent:g} %"
     )
-    told += f", spread within the runs {spread / 1000:.3f} ms)" if spread else ", spread not given)"
-    status: Status
-    if baseline.digest == candidate.digest or difference + max(before[1], after[1]) <= allowed:
-        status = "pass"
-    elif difference - spread > allowed + between:
-        status = "regression"
-    else:
+    told += f", spread within the runs {apart / 1000:.3f} ms)" if apart else ", spread not given)"
+    status: Status = "pass"
+    if baseline.digest != candidate.digest and difference + max(before[1], after[1]) > allowed:
         status = "inconclusive"
-        told += (
-            ": one run each cannot tell; a regression is beyond tolerance, spread and "
-            f"{max(tolerance_percent, BETWEEN_JOBS_PERCENT):g} % between jobs"
-        )
-    return Throughput(status, told, before[0], after[0], spread, allowed, between)
+        told += ": one run each cannot tell; measure interleaved pairs (docs/howto/ci.md)"
+    return Throughput(status, told, before[0], after[0], apart, allowed)
 
 
 def _measured(profile: Profile) -> tuple[float, float] | None:

@@ -1,32 +1,49 @@
-"""One verdict of both judges: a regression of either is one; inconclusive is never rounded to a pass."""
+"""One verdict of all judges: a regression of any is one; inconclusive is never rounded to a pass."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
 
 from hyperopt.gate.comparable import changes, obstacles
+from hyperopt.gate.fit import Fit, compared
 from hyperopt.gate.memory import Memory, Threshold, compare_memory
-from hyperopt.gate.throughput import DEFAULT_TOLERANCE_PERCENT, Throughput, compare_throughput
+from hyperopt.gate.samples import Samples
+from hyperopt.gate.throughput import (
+    DEFAULT_TOLERANCE_PERCENT,
+    Finding,
+    Sensitivity,
+    Throughput,
+    compare_throughput,
+    judge_samples,
+)
 from hyperopt.profile import Profile
 
 Verdict = Literal["pass", "regression", "inconclusive"]
+STRICT = Sensitivity()
 
 
 @dataclass(frozen=True)
 class Policy:
     """What is allowed: `memory` growth of the replayed peak (None: `memory.default_threshold`), slowdown of the step
-    in percent."""
+    in percent, and how sure a regression must be."""
 
     memory: Threshold | None = None
     tolerance_percent: float = DEFAULT_TOLERANCE_PERCENT
+    sensitivity: Sensitivity = STRICT
 
 
 @dataclass(frozen=True)
 class Check:
-    """`reasons` say why the verdict is what it is; `notes` what else is different; `shown` is never judged."""
+    """`reasons` say why the verdict is what it is; `notes` what else is different; `shown` is never judged.
+
+    `metrics`: a finding for each metric of the samples. Where there are samples they are judged, and `throughput`
+    (one run each, of the profiles) is shown. `apart`: the two must not be compared, and the reasons say why. `fit`: the
+    limit that the candidate must fit in, where one was given; it is the candidate's alone, and judged in any case.
+    """
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -34,36 +51,84 @@ class Check:
     memory: Memory
     throughput: Throughput
     shown: dict[str, dict[str, int]]
+    metrics: tuple[Finding, ...] = ()
+    apart: bool = False
+    fit: Fit | None = None
 
     def document(self) -> dict[str, Any]:
         """Plain data for `--json`; sizes in bytes, times in microseconds."""
         tree: dict[str, Any] = msgspec.to_builtins(self)
         tree["memory"]["difference_bytes"] = self.memory.difference_bytes
+        if self.fit is not None:
+            tree["fit"]["status"] = self.fit.status
         for group, plain in zip(self.memory.groups, tree["memory"]["groups"], strict=True):
             plain["difference_bytes"] = group.difference_bytes
         tree["throughput"]["difference_percent"] = self.throughput.difference_percent
         return tree
 
 
-def check(baseline: Profile, candidate: Profile, policy: Policy | None = None) -> Check:
-    """Judges `candidate` against `baseline`.
+def check(baseline: Profile, candidate: Profile, policy: Policy | None = None, samples: Samples | None = None) -> Check:
+    """Judges `candidate` against `baseline`, and the samples that were taken of both.
 
     Profiles of different frameworks, versions, models, devices, modes or ranks are compared and not judged.
     """
     policy = policy or Policy()
     memory = compare_memory(baseline, candidate, policy.memory)
     throughput = compare_throughput(baseline, candidate, policy.tolerance_percent)
-    verdict, reasons = _verdict(obstacles(baseline, candidate), memory, throughput)
+    metrics: tuple[Finding, ...] = ()
+    if samples is not None:
+        metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
+        throughput = replace(throughput, status="not judged")
+    judges: list[Memory | Throughput | Finding] = [memory, throughput, *metrics]
+    apart = obstacles(baseline, candidate)
+    verdict, reasons = _verdict(apart, judges)
     notes = changes(baseline, candidate)
-    notes += [judge.reason for judge in (memory, throughput) if judge.reason not in reasons]
+    notes += [judge.reason for judge in judges if judge.reason not in reasons]
     shown = {"baseline": _shown(baseline), "candidate": _shown(candidate)}
-    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown)
+    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown, metrics, bool(apart))
 
 
-def _verdict(apart: list[str], memory: Memory, throughput: Throughput) -> tuple[Verdict, list[str]]:
+def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
+    """Judges samples alone: no profiles, so nothing is said of memory."""
+    policy = policy or Policy()
+    metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
+    verdict, reasons = _verdict([], metrics)
+    notes = [judge.reason for judge in metrics if judge.reason not in reasons]
+    none = "no profiles were given"
+    return Check(
+        verdict,
+        tuple(reasons),
+        tuple(notes),
+        Memory("not judged", none),
+        Throughput("not judged", none),
+        {"baseline": {}, "candidate": {}},
+        metrics,
+    )
+
+
+def with_fit(found: Check | None, fit: Fit, before: Fit | None = None) -> Check:
+    """The check together with the limit that the candidate must fit in; None: that limit alone.
+
+    `before`: of the baseline, told as a note.
+    """
+    none = "no baseline was given"
+    if found is None:
+        bare = Memory("not judged", none), Throughput("not judged", none)
+        verdict, reasons = _verdict([], (fit,))
+        return Check(verdict, tuple(reasons), (), *bare, {"baseline": {}, "candidate": {}}, fit=fit)
+    notes = found.notes if before is None else (*found.notes, compared(before, fit))
+    if fit.status == found.verdict:
+        return replace(found, fit=fit, reasons=(*found.reasons, fit.reason), notes=notes)
+    order = ("pass", "inconclusive", "regression")
+    if order.index(fit.status) < order.index(found.verdict):
+        return replace(found, fit=fit, notes=(*notes, fit.reason))
+    verdict, reasons = _verdict([], (fit,))
+    return replace(found, fit=fit, verdict=verdict, reasons=tuple(reasons), notes=(*notes, *found.reasons))
+
+
+def _verdict(apart: list[str], judges: Sequence[Memory | Throughput | Finding | Fit]) -> tuple[Verdict, list[str]]:
     if apart:
         return "inconclusive", apart
-    judges = (memory, throughput)
     worst: tuple[Verdict, ...] = ("regression", "inconclusive")
     for verdict in worst:
         if reasons := [judge.reason for judge in judges if judge.status == verdict]:
@@ -74,11 +139,18 @@ def _verdict(apart: list[str], memory: Memory, throughput: Throughput) -> tuple[
 
 
 def _shown(profile: Profile) -> dict[str, int]:
-    """Memory as the source measured it: allocators and other processes play a part, so it is not judged."""
+    """Memory as the source measured it: allocators and other processes play a part, so it is not judged.
+
+    `fragmentation_bytes`: what the allocator had reserved beyond what was allocated at most; `external_bytes`: of the
+    process (communication, runtime), outside the framework. Those that were not measured are left out.
+    """
     largest = max((storage.bytes for storage in profile.storages), default=0)
     figures = {"base_bytes": profile.device.base_bytes, "largest_storage_bytes": largest}
     if profile.measured is not None:
-        figures["measured_peak_bytes"] = profile.measured.peak_bytes
-        figures["reserved_bytes"] = profile.measured.reserved_bytes
-        figures["external_bytes"] = profile.measured.external_bytes
+        seen = profile.measured
+        figures["measured_peak_bytes"] = seen.peak_bytes
+        figures["reserved_bytes"] = seen.reserved_bytes
+        figures["external_bytes"] = seen.external_bytes
+        if seen.reserved_bytes and seen.peak_bytes:
+            figures["fragmentation_bytes"] = max(0, seen.reserved_bytes - seen.peak_bytes)
     return figures

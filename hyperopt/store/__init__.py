@@ -6,6 +6,8 @@
     profiles.py   storing a profile, once; finding it again
     queries.py    what people ask: alive at the peak, idle longest, touched how often
     plans.py      plans and their entity tags
+    checks.py     verdicts of the gate
+    baselines.py  what a branch is compared with, and who said so
     jobs.py       requests, progress and results of jobs
 
 Functions take an open `Session`, so that the caller decides what is one transaction.

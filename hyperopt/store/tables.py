@@ -8,6 +8,8 @@
                               Rank 1--1 Timings        that rank's times, a number per operator
                               Rank n--1 Document       the bytes as they came
                               Rank 1--n PlanRow, 1--n Job 1--n JobEvent
+            1--n CheckRow n--2 Rank                  a candidate judged against a baseline
+            1--n Baseline 1--n Acceptance n--1 Rank  what a branch is compared with, and who said so
 
 Sizes are bytes, times integer nanoseconds, moments UTC. Columns of type bytes named `*_ns` or `accesses` are
 arrays of little-endian numbers (`columns.py`).
@@ -268,3 +270,59 @@ class JobEvent(Base):
     seq: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     at: Mapped[datetime] = mapped_column(default=now)
     data: Mapped[Json]
+
+
+class CheckRow(Base):
+    """One verdict of the gate: what was asked (`policy`, `samples`) and what came of it (`result`)."""
+
+    __tablename__ = "checks"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
+    branch: Mapped[str]
+    commit: Mapped[str]
+    baseline_profile: Mapped[str] = mapped_column(ForeignKey("ranks.id", ondelete="CASCADE"), index=True)
+    candidate_profile: Mapped[str] = mapped_column(ForeignKey("ranks.id", ondelete="CASCADE"), index=True)
+    policy: Mapped[Json]
+    samples: Mapped[Json | None]
+    verdict: Mapped[str]
+    result: Mapped[Json]
+    created_at: Mapped[datetime] = mapped_column(default=now, index=True)
+
+
+class Baseline(Base):
+    """What profiles of one kind are compared with on a branch. `id` follows from the columns up to `world_size`.
+
+    `version` grows with every change: it is what If-Match names. The profile is that of the newest acceptance.
+    """
+
+    __tablename__ = "baselines"
+    __table_args__ = (Index(None, "project_id", "branch"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    branch: Mapped[str]
+    model: Mapped[str]
+    device: Mapped[str]
+    framework: Mapped[str]
+    framework_version: Mapped[str]
+    mode: Mapped[str]
+    rank: Mapped[int]
+    world_size: Mapped[int]
+    version: Mapped[int] = mapped_column(Integer)
+    frozen: Mapped[bool]
+
+
+class Acceptance(Base):
+    """Somebody made a profile the baseline, or froze or thawed it (`act`), and said why."""
+
+    __tablename__ = "acceptances"
+
+    baseline_id: Mapped[str] = mapped_column(ForeignKey("baselines.id", ondelete="CASCADE"), primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    act: Mapped[str]
+    profile_id: Mapped[str] = mapped_column(ForeignKey("ranks.id", ondelete="CASCADE"), index=True)
+    check_id: Mapped[str | None] = mapped_column(ForeignKey("checks.id", ondelete="SET NULL"))
+    who: Mapped[str]
+    why: Mapped[str]
+    at: Mapped[datetime] = mapped_column(default=now)

@@ -41,3 +41,32 @@ def test_stored_profiles_and_runs_are_compared(cli: Cli, server: str, tmp_path: 
 def test_what_is_not_stored_is_bad_input(cli: Cli, server: str, unknown: str) -> None:
     assert cli("check", "--baseline", unknown, "--candidate", unknown, "--server", server) == 64
     assert cli.err.startswith("hyperopt: ") and unknown in cli.err
+
+
+def test_a_branch_has_what_was_accepted_on_it(cli: Cli, server: str, tmp_path: Path) -> None:
+    """From the first acceptance to the refusal of a regression, by commands alone."""
+    example = worked_example(name="accepted", model="branch")
+    larger = msgspec.structs.replace(example.storages[0], bytes=example.storages[0].bytes + 5)
+    worse = msgspec.structs.replace(
+        example, storages=(larger, *example.storages[1:]), run=msgspec.structs.replace(example.run, name="worse")
+    )
+    with Client(server) as service:
+        first, second = (str(service.upload(encoded(profile))["id"]) for profile in (example, worse))
+    at, by = ("--server", server), ("--who", "ada", "--why", "release")
+    asked = ("check", "--candidate", second, "--branch", "next", *at)
+    assert cli("baselines", "--branch", "next", *at) == 0 and "nothing" in cli.out
+    assert cli(*asked) == 64 and "hyperopt: " in cli.err
+    assert cli("accept", first, "--branch", "next", *by, *at) == 0 and "accepted by ada: release" in cli.out
+    assert cli(*asked, "--commit", "1f", "-o", tmp_path / "check.json", "--junit", tmp_path / "junit.xml") == 1
+    check = cli.err.split()[1].rstrip(":")
+    assert cli.out.startswith("regression: replayed peak") and first in cli.err and "failure" in (
+        tmp_path / "junit.xml"
+    ).read_text()
+    assert cli(*asked, "--memory-threshold", "5") == 0
+    assert cli("baselines", "--branch", "next", *at, "--json") == 0
+    (etag,) = (one["etag"] for one in cli.answer)
+    assert cli("accept", second, "--branch", "next", *by, *at, "--check", check) == 64  # without what it replaces
+    replacing = ("accept", second, "--branch", "next", *by, *at, "--check", check, "--replaces", etag)
+    assert cli(*replacing) == 64 and "regression" in cli.err
+    assert cli(*replacing, "--accept-regression", "--json") == 0 and cli.answer["profile"] == second
+    assert cli(*asked, "--baseline", first) == 64

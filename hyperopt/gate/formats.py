@@ -1,0 +1,198 @@
+"""A check as other tools read it.
+
+    junit      what CI servers show as tests: a regression fails, inconclusive is skipped with its reason
+    markdown   a comment on a pull request: one table, the biggest differences first
+    bencher    Bencher Metric Format (bencher.dev, "Bencher Metric Format")
+    action     the list that github-action-benchmark takes as customSmallerIsBetter (its README)
+
+The last two record the candidate, for charts; their own alarms are not the gate's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+from hyperopt.gate.fit import Fit
+from hyperopt.gate.memory import Group, Memory, Status
+from hyperopt.gate.throughput import Finding
+from hyperopt.gate.verdict import Check
+
+PEAK = "replayed peak"
+FIT = "must fit"
+MOST_ROWS = 12
+MARKS = {"pass": "✅ pass", "regression": "❌ regression", "inconclusive": "❔ inconclusive"}
+
+# XML 1.0 has no way to write these, and names of operators come from outside.
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit(found: Check) -> str:
+    """JUnit XML: a case for each judge, and one for the verdict where profiles must not be compared."""
+    suite = ElementTree.Element("testsuite", name="hyperopt check")
+    counts = dict.fromkeys(("pass", "regression", "inconclusive", "not judged"), 0)
+    for name, status, reason in _cases(found):
+        counts[status] += 1
+        case = ElementTree.SubElement(suite, "testcase", classname="hyperopt.check", name=_xml(name))
+        told = {"message": _xml(reason)}
+        if status == "regression":
+            ElementTree.SubElement(case, "failure", told, type="regression").text = _xml(reason)
+        elif status != "pass":
+            ElementTree.SubElement(case, "skipped", told)
+        else:
+            ElementTree.SubElement(case, "system-out").text = _xml(reason)
+    figures = {"tests": sum(counts.values()), "failures": counts["regression"], "errors": 0}
+    figures["skipped"] = counts["inconclusive"] + counts["not judged"]
+    for name, value in figures.items():
+        suite.set(name, str(value))
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _cases(found: Check) -> list[tuple[str, Status, str]]:
+    fit: list[tuple[str, Status, str]] = [(FIT, found.fit.status, found.fit.reason)] if found.fit else []
+    if found.apart:
+        return [*fit, ("comparable", "inconclusive", "; ".join(found.reasons))]
+    if found.fit and not found.metrics and not found.shown["candidate"]:
+        return fit
+    cases: list[tuple[str, Status, str]] = [(one.name, one.status, one.reason) for one in found.metrics]
+    if not cases:
+        cases = [("step time", found.throughput.status, found.throughput.reason)]
+    if found.shown["candidate"]:  # else no profiles were given
+        cases.insert(0, (PEAK, found.memory.status, found.memory.reason))
+    return [*fit, *cases]
+
+
+def _xml(text: str) -> str:
+    return _NOT_XML.sub("?", text)
+
+
+def markdown(found: Check, link: str = "") -> str:
+    """A comment: the verdict, one table with the biggest differences first, and a link to more."""
+    lines = [f"### hyperopt check: {MARKS[found.verdict]}", ""]
+    if found.apart:
+        lines += [f"- {_cell(reason)}" for reason in found.reasons] + [""]
+    lines += ["| what | baseline | candidate | change | allowed | n | verdict |", "|---|---:|---:|---:|---:|---:|---|"]
+    rows = [_fit_row(found.fit)] if found.fit else []
+    rows += _memory_rows(found.memory)
+    metrics = sorted(found.metrics, key=lambda one: -_beyond(one))
+    rows += [_metric_row(one) for one in metrics[:MOST_ROWS]]
+    if not metrics and found.throughput.baseline_us:
+        rows.append(_step_row(found))
+    rows = rows or [["nothing", "", "", "", "", "", "not judged"]]
+    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+    if len(metrics) > MOST_ROWS:
+        lines += ["", f"{len(metrics) - MOST_ROWS} more metrics with smaller differences."]
+    lines += ["", *(f"- {_cell(reason)}" for reason in found.reasons if not found.apart)]
+    if link:
+        lines += ["", f"[Details]({link})"]
+    return "\n".join(lines) + "\n"
+
+
+def _fit_row(fit: Fit) -> list[str]:
+    """How it fits stands where others have their change: it is what a reader must not miss."""
+    how: str = fit.how
+    if fit.slowdown_percent is not None and fit.plan_peak_bytes is not None:
+        how += f": {size(fit.plan_peak_bytes)}, step {fit.slowdown_percent:+.2f} %"
+    allowed = f"{size(fit.hbm_bytes)}, +{fit.max_slowdown_percent:g} %"
+    return [FIT, "", size(fit.peak_bytes), how, allowed, "simulated", MARKS[fit.status]]
+
+
+def _memory_rows(memory: Memory) -> list[list[str]]:
+    if memory.status == "not judged":
+        return []
+    before, after = memory.baseline_peak_bytes, memory.candidate_peak_bytes
+    share = f" ({100 * memory.difference_bytes / before:+.2f} %)" if before else ""
+    peak = [PEAK, size(before), size(after), f"{_signed(memory.difference_bytes)}{share}"]
+    rows = [[*peak, f"+{size(memory.allowed_bytes)}", "exact", MARKS.get(memory.status, memory.status)]]
+    return rows + [_group_row(group) for group in memory.groups[:5]]
+
+
+def _group_row(group: Group) -> list[str]:
+    of = f"{group.kind} of {group.layer}" if group.layer else group.kind
+    named = "".join(f", {held.name}" for held in group.storages[:1])
+    figures = [size(group.baseline_bytes), size(group.candidate_bytes), _signed(group.difference_bytes)]
+    return [f"- {of}{named}", *figures, "", "", ""]
+
+
+def _metric_row(one: Finding) -> list[str]:
+    change = f"{one.effect_percent:+.2f} %"
+    if one.low_percent is not None and one.high_percent is not None:
+        change += f" ({one.low_percent:+.2f} to {one.high_percent:+.2f})"
+    counted = f"{one.n} {'jobs, weaker' if one.weak else 'pairs'}"
+    figures = [f"{value:.6g} {one.unit}".strip() for value in (one.baseline, one.candidate)]
+    return [one.name, *figures, change, f"+{one.tolerance_percent:g} %", counted, MARKS.get(one.status, one.status)]
+
+
+def _step_row(found: Check) -> list[str]:
+    one = found.throughput
+    figures = [f"{value / 1000:.3f} ms" for value in (one.baseline_us, one.candidate_us)]
+    allowed = f"+{100 * one.allowed_us / one.baseline_us:g} %"
+    change, mark = f"{one.difference_percent:+.2f} %", MARKS.get(one.status, one.status)
+    return ["step time", *figures, change, allowed, "1 run each", mark]
+
+
+def _beyond(one: Finding) -> float:
+    return abs(one.effect_percent)
+
+
+def _cell(text: str) -> str:
+    """What would end a cell or start markup is written out."""
+    return re.sub(r"([|<>`*\[\]_])", r"\\\1", text.replace("\n", " "))
+
+
+def size(count: int) -> str:
+    """``1.50 GiB``; below a KiB ``7 bytes``."""
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if abs(count) >= 1 << power:
+            return f"{count / (1 << power):.2f} {unit}"
+    return f"{count} bytes"
+
+
+def _signed(count: int) -> str:
+    return f"{'-' if count < 0 else '+'}{size(abs(count))}"
+
+
+def bencher(found: Check, benchmark: str) -> dict[str, Any]:
+    """{benchmark: {measure: {value, lower_value, upper_value}}} of the candidate; measures are Bencher's slugs."""
+    measures: dict[str, dict[str, float]] = {}
+    if found.memory.status != "not judged":
+        measures["peak-memory"] = {"value": found.memory.candidate_peak_bytes}
+    for one in found.metrics:
+        plain = re.sub(r"[^a-z0-9]+", "-", one.name.lower()).strip("-")[:60] or "metric"
+        slug = plain if plain not in measures else f"{plain}-{len(measures)}"
+        bounds = dict(zip(("lower_value", "upper_value"), _bounds(one), strict=False))
+        measures[slug] = {"value": one.candidate, **bounds}
+    if not found.metrics and found.throughput.candidate_us:
+        measures["step-time"] = {"value": found.throughput.candidate_us}
+    return {benchmark or "hyperopt": measures}
+
+
+def action(found: Check) -> list[dict[str, Any]]:
+    """[{name, unit, value, range, extra}] of the candidate: memory, and metrics of which less is better."""
+    entries: list[dict[str, Any]] = []
+    if found.memory.status != "not judged":
+        peak = found.memory.candidate_peak_bytes
+        entries.append({"name": PEAK, "unit": "bytes", "value": peak, "extra": found.memory.reason})
+    for one in found.metrics:
+        if one.better == "lower":
+            entry = {"name": one.name, "unit": one.unit or "1", "value": one.candidate, "extra": one.reason}
+            if bounds := _bounds(one):
+                entry["range"] = f"± {(bounds[1] - bounds[0]) / 2:.4g}"
+            entries.append(entry)
+    if not found.metrics and found.throughput.candidate_us:
+        once = found.throughput
+        entries.append({"name": "step time", "unit": "us", "value": once.candidate_us, "extra": once.reason})
+    return entries
+
+
+def _bounds(one: Finding) -> tuple[float, ...]:
+    """Of the candidate, in its unit: the baseline changed by either bound of the effect."""
+    if one.low_percent is None or one.high_percent is None:
+        return ()
+    factors = [1 + percent / 100 for percent in (one.low_percent, one.high_percent)]
+    ends = [one.baseline * f if one.better == "lower" else one.baseline / f for f in factors]
+    return min(ends), max(ends)

@@ -1,0 +1,26 @@
+"""Solving a requirement of the gate: does a profile fit, by itself, with a plan, or not at all?"""
+
+from __future__ import annotations
+
+from hyperopt.gate.fit import Fit, Requirement, by_itself, with_plan, without_plan
+from hyperopt.occupancy import occupancy
+from hyperopt.plan import Budget, Plan
+from hyperopt.profile import Profile
+from solver import Request, solve
+
+
+def fit(
+    profile: Profile, required: Requirement, time_limit_s: float | None = 60.0, work_limit: int | None = None
+) -> Fit:
+    """Searches for a plan only where one is needed. Raises `solver.NotPlannable` for a profile without storages.
+
+    With a work limit and no time limit the same profile gets the same answer.
+    """
+    peak = occupancy(profile).peak_bytes
+    if found := by_itself(required, peak):
+        return found
+    budget = Budget(hbm_bytes=required.hbm_bytes, tiers=required.tiers or {})
+    answer = solve(profile, Request(budget, time_limit_s=time_limit_s, work_limit=work_limit))
+    if isinstance(answer, Plan):
+        return with_plan(required, peak, answer)
+    return without_plan(required, peak, answer.lower_bound_bytes, answer.proven)

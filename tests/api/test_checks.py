@@ -1,0 +1,178 @@
+"""Checks against what was accepted, and how it comes to be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from hyperopt.profile import Profile
+from hyperopt.store.tables import now
+from tests.gate.test_check import grown
+from tests.gate.test_throughput import noisy, samples
+from tests.samples import MIB, encoded
+
+Fresh = Callable[..., Profile]
+Json = dict[str, Any]
+NEW = {"If-None-Match": "*"}
+_count = iter(range(10**6))
+
+
+@pytest.fixture
+def branch() -> str:
+    return f"branch-{next(_count)}"
+
+
+def stored(http: httpx.Client, profile: Profile) -> str:
+    return str(http.post("/v1/profiles", content=encoded(profile)).json()["id"])
+
+
+def accept(http: httpx.Client, profile: str, branch: str, headers: dict[str, str], **more: Any) -> httpx.Response:
+    asked = {"profile": profile, "branch": branch, "who": "ada", "why": "release 1", **more}
+    return http.post("/v1/baselines", json=asked, headers=headers)
+
+
+def check(http: httpx.Client, candidate: str, **more: Any) -> Json:
+    answer = http.post("/v1/checks", json={"candidate": candidate, **more})
+    assert answer.status_code == 201, answer.text
+    kept: Json = answer.json()
+    assert http.get(answer.headers["location"]).json() == kept
+    return kept
+
+
+def test_a_candidate_is_judged_against_what_was_accepted(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    first = stored(http, fresh())
+    made = accept(http, first, branch, NEW)
+    assert made.status_code == 201 and made.json()["profile"] == first
+    worse = stored(http, grown(fresh(), 0, MIB))
+    found = check(http, worse, branch=branch, commit="abc")
+    assert (found["verdict"], found["baseline"], found["commit"]) == ("regression", first, "abc")
+    assert found["result"]["memory"]["difference_bytes"] == MIB and found["policy"]["level"] == 0.01
+    assert check(http, worse, branch=branch, policy={"memory_bytes": MIB})["verdict"] == "pass"
+    assert check(http, worse, baseline=worse)["verdict"] == "pass"
+    # Whatever the verdict, the baseline is what it was.
+    assert http.get(made.headers["location"]).json()["profile"] == first
+
+
+def test_samples_are_judged_with_the_policy_of_the_request(http: httpx.Client, fresh: Fresh) -> None:
+    id = stored(http, fresh())
+    series = msgspec.to_builtins(samples(noisy(0, 10, 1.2)))
+    assert check(http, id, baseline=id, samples=series)["verdict"] == "regression"
+    wide = check(http, id, baseline=id, samples=series, policy={"tolerance_percent": 30})
+    assert wide["verdict"] == "pass" and wide["result"]["metrics"][0]["n"] == 10
+    series["metrics"][0]["candidate"] = []
+    refused = http.post("/v1/checks", json={"candidate": id, "baseline": id, "samples": series})
+    assert refused.status_code == 422 and refused.json()["field"] == "$.metrics[0].candidate"
+
+
+def test_another_kind_is_never_compared_with_it(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    accept(http, stored(http, fresh(framework="mindspore", framework_version="2.9.0")), branch, NEW)
+    for other in ({"framework_version": "2.10.0"}, {"model": "b"}, {"rank": 1, "world_size": 2}):
+        run = {"framework": "mindspore", "framework_version": "2.9.0", "name": str(other), **other}
+        answer = http.post("/v1/checks", json={"candidate": stored(http, fresh(**run)), "branch": branch})
+        assert answer.status_code == 409 and answer.json()["type"].endswith("no-baseline")
+    same = stored(http, fresh(framework="mindspore", framework_version="2.9.0"))
+    assert http.post("/v1/checks", json={"candidate": same, "branch": "elsewhere"}).status_code == 409
+    assert check(http, same, branch=branch)["verdict"] == "pass"
+
+
+def test_replacing_needs_a_precondition_and_a_check(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    first, second = stored(http, fresh()), stored(http, fresh())
+    assert accept(http, first, branch, {}).status_code == 428
+    made = accept(http, first, branch, NEW)
+    seen = {"If-Match": made.headers["etag"]}
+    assert accept(http, second, branch, NEW).status_code == 412
+    assert accept(http, second, branch, {"If-Match": '"0"'}).status_code == 412
+    unchecked = accept(http, second, branch, seen)
+    assert unchecked.status_code == 409 and unchecked.json()["type"].endswith("baseline-unchecked")
+    other = check(http, first, branch=branch)["id"]  # of another candidate
+    assert accept(http, second, branch, seen, check=other).status_code == 409
+    passed = check(http, second, branch=branch)["id"]
+    replaced = accept(http, second, branch, seen, check=passed)
+    assert replaced.status_code == 200 and replaced.headers["etag"] != made.headers["etag"]
+    assert accept(http, second, branch, seen, check=passed).status_code == 412  # somebody was faster
+    history = http.get(made.headers["location"]).json()["history"]
+    assert [(one["profile"], one["who"], one["why"], one["check"]) for one in history] == [
+        (second, "ada", "release 1", passed),
+        (first, "ada", "release 1", None),
+    ]
+
+
+def test_a_regression_becomes_the_baseline_only_by_name(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    first, worse = stored(http, fresh()), stored(http, grown(fresh(), 0, MIB))
+    seen = {"If-Match": accept(http, first, branch, NEW).headers["etag"]}
+    failed = check(http, worse, branch=branch)
+    assert failed["verdict"] == "regression"
+    refused = accept(http, worse, branch, seen, check=failed["id"])
+    assert refused.status_code == 409 and refused.json()["type"].endswith("baseline-regressed")
+    assert accept(http, worse, branch, seen, check=failed["id"], accept_regression=True).status_code == 200
+
+
+def test_frozen_and_stale_baselines_are_reported(
+    http: httpx.Client, fresh: Fresh, branch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = stored(http, fresh()), stored(http, fresh())
+    made = accept(http, first, branch, NEW)
+    at = made.headers["location"]
+    body = {"frozen": True, "who": "grace", "why": "before the release"}
+    assert http.patch(at, json=body).status_code == 428
+    frozen = http.patch(at, json=body, headers={"If-Match": made.headers["etag"]})
+    assert frozen.status_code == 200 and frozen.json()["frozen"] and frozen.json()["history"][0]["act"] == "frozen"
+    found = check(http, second, branch=branch)
+    assert any("frozen, by grace: before the release" in note for note in found["result"]["notes"])
+    seen = {"If-Match": frozen.headers["etag"]}
+    assert accept(http, second, branch, seen, check=found["id"]).json()["type"].endswith("baseline-frozen")
+    (listed,) = http.get("/v1/baselines", params={"branch": branch}).json()["baselines"]
+    assert listed["frozen"] and not listed["stale"] and listed["checks"] == 1
+    monkeypatch.setattr("hyperopt.store.baselines.now", lambda: now() + timedelta(days=40))
+    (listed,) = http.get("/v1/baselines", params={"branch": branch}).json()["baselines"]
+    assert listed["stale"]
+    assert any("stale: accepted" in note for note in check(http, second, branch=branch)["result"]["notes"])
+    lax = check(http, second, branch=branch, policy={"stale_after_days": 60})
+    assert not any("stale" in note for note in lax["result"]["notes"])
+    thawed = http.patch(at, json={**body, "frozen": False}, headers=seen)
+    assert not thawed.json()["frozen"] and thawed.json()["profile"] == first
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({}, "$.candidate"),
+        ({"candidate": "profile-0"}, "$.candidate"),
+        ({"candidate": "ID", "baseline": "profile-0"}, "$.baseline"),
+        ({"candidate": "ID", "baseline": "ID", "policy": {"tolerance": 3}}, "$.policy.tolerance"),
+        ({"candidate": "ID", "baseline": "ID", "policy": {"level": 0}}, "$.policy.level"),
+        ({"candidate": "ID", "baseline": "ID", "samples": {}}, "$.format"),
+    ],
+)
+def test_bad_requests_are_named_by_field(http: httpx.Client, fresh: Fresh, asked: Json, field: str) -> None:
+    id = stored(http, fresh())
+    body = {name: id if value == "ID" else value for name, value in asked.items()}
+    answer = http.post("/v1/checks", json=body)
+    assert answer.status_code == 422 and answer.json()["field"] == field
+
+
+def test_what_is_not_there_is_404(http: httpx.Client) -> None:
+    assert http.get("/v1/checks/check-0").status_code == http.get("/v1/baselines/baseline-0").status_code == 404
+    asked = {"frozen": True, "who": "a", "why": "b"}
+    assert http.patch("/v1/baselines/baseline-0", json=asked, headers={"If-Match": '"x"'}).status_code == 404
+
+
+def test_the_client_does_the_same(server: str, fresh: Fresh, branch: str) -> None:
+    from hyperopt.client import Client, ServiceError
+
+    with Client(server) as service:
+        first, second = (service.upload(encoded(fresh()))["id"] for _ in range(2))
+        made = service.accept(first, who="ada", why="first", branch=branch)
+        found = service.check(second, branch=branch, commit="1")
+        assert service.fetch_check(found["id"])["verdict"] == "pass"
+        held = service.freeze(made["id"], True, who="ada", why="hold", etag=made["etag"])
+        with pytest.raises(ServiceError, match="frozen"):
+            service.accept(second, who="ada", why="x", branch=branch, etag=held["etag"], check=found["id"])
+        free = service.freeze(made["id"], False, who="ada", why="go", etag=held["etag"])
+        moved = service.accept(second, who="ada", why="x", branch=branch, etag=free["etag"], check=found["id"])
+        assert service.baselines(branch=branch) == [moved]

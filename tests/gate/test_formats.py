@@ -1,0 +1,104 @@
+"""What other tools read: held against their formats as documented."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import msgspec
+import numpy as np
+
+from hyperopt.gate import Check, Metric, Samples, check, check_samples
+from hyperopt.gate.formats import action, bencher, junit, markdown, size
+from hyperopt.gate.samples import Better
+from hyperopt.profile import Profile
+from tests.gate.test_check import grown, timed
+from tests.samples import MIB, worked_example
+
+
+def series(name: str, slower: float, better: Better = "lower") -> Metric:
+    drawn = np.exp(np.random.default_rng(len(name)).normal(0, 0.005, (2, 10)))
+    before, after = (tuple((100 * float(value),) for value in side) for side in (drawn[0], slower * drawn[1]))
+    return Metric(name=name, unit="ms", better=better, baseline=before, candidate=after)
+
+
+def found() -> Check:
+    metrics = (series("step | time", 1.02), series("load", 1.3), series("tokens per s", 1.1, "higher"))
+    samples = Samples(design="interleaved", warmup_steps=0, metrics=metrics)
+    return check(worked_example(), grown(worked_example(), 2, 92 * MIB), samples=samples)
+
+
+def test_junit_fails_for_a_regression_and_skips_what_is_not_known() -> None:
+    (suite,) = ElementTree.fromstring(junit(found()))
+    assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
+        "tests": "4",
+        "failures": "2",
+        "skipped": "0",
+        "errors": "0",
+    }
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert failed == ["replayed peak", "load"]
+    message = suite[0][0].get("message") or ""
+    assert "activation of layers.0" in message
+    apart = check(timed(1.0, model="a"), timed(1.0, model="b"))
+    (only,) = ElementTree.fromstring(junit(apart))[0]
+    assert only.get("name") == "comparable" and only.find("skipped") is not None
+
+
+def test_names_that_xml_cannot_hold_are_replaced() -> None:
+    def named(profile: Profile) -> Profile:
+        storages = tuple(msgspec.structs.replace(s, name="\x00]]><&\ud7ff") for s in profile.storages)
+        operators = tuple(msgspec.structs.replace(o, layer="\x1b[0m|x") for o in profile.operators)
+        return msgspec.structs.replace(profile, storages=storages, operators=operators)
+
+    told = check(named(worked_example()), named(grown(worked_example(), 2, 1)))
+    assert ElementTree.fromstring(junit(told)) is not None
+    assert markdown(told).count("\\|x") >= 1
+
+
+def test_markdown_is_one_table_with_the_biggest_differences_first_and_a_link() -> None:
+    text = markdown(found(), "https://ci.example/1")
+    lines = text.splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    first = lines.index(table[0])
+    assert lines[first : first + len(table)] == table  # one table
+    assert {line.replace("\\|", "").count("|") for line in table} == {8}
+    assert lines[0].endswith("regression") and lines[-1] == "[Details](https://ci.example/1)"
+    names = [line.split(" | ")[0].removeprefix("| ") for line in table[2:]]
+    assert names[0] == "replayed peak" and names[1].startswith("- activation of layers.0")
+    assert names[2:] == ["load", "tokens per s", "step \\| time"]
+    assert "+92.00 MiB (+11.98 %)" in text
+
+
+def test_a_comment_does_not_grow_with_the_metrics() -> None:
+    many = Samples(design="interleaved", warmup_steps=0, metrics=tuple(series(f"m{i}", 1.0) for i in range(40)))
+    text = markdown(check_samples(many))
+    assert "28 more metrics" in text
+
+
+def test_bencher_is_benchmark_measure_value() -> None:
+    """https://bencher.dev/docs/reference/bencher-metric-format: numbers only, `value` required, bounds optional."""
+    document = bencher(found(), "demo")
+    assert list(document) == ["demo"]
+    for metric in document["demo"].values():
+        assert {"value"} <= metric.keys() <= {"value", "lower_value", "upper_value"}
+        assert all(isinstance(value, (int, float)) for value in metric.values())
+        assert metric.get("lower_value", 0) < metric.get("upper_value", 1)
+    assert document["demo"]["peak-memory"]["value"] == 860 * MIB
+    assert {"step-time", "load", "tokens-per-s"} <= document["demo"].keys()
+    assert "step-time" in bencher(check(timed(1.0), timed(1.0)), "")["hyperopt"]
+
+
+def test_equal_slugs_are_told_apart() -> None:
+    same = Samples(design="interleaved", warmup_steps=0, metrics=(series("a b", 1.0), series("a-b", 1.0)))
+    assert len(bencher(check_samples(same), "x")["x"]) == 2
+
+
+def test_github_action_benchmark_is_a_list_of_what_should_be_small() -> None:
+    entries = action(found())
+    assert [entry["name"] for entry in entries] == ["replayed peak", "step | time", "load"]
+    assert all({"name", "unit", "value"} <= entry.keys() and entry["unit"] for entry in entries)
+    assert entries[1]["range"].startswith("± ")
+
+
+def test_sizes_are_read_by_people() -> None:
+    assert [size(n) for n in (7, 2048, 3 * MIB, 5 << 30)] == ["7 bytes", "2.00 KiB", "3.00 MiB", "5.00 GiB"]

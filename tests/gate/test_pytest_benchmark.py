@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hyperopt.documents import DocumentError
+from hyperopt.gate import check_samples
+from hyperopt.gate.pytest_benchmark import read
+
+
+def file(seconds: float, names: tuple[str, ...] = ("test_a", "test_b"), data: bool = True) -> tuple[str, bytes]:
+    """As pytest-benchmark writes it, other keys left out but one."""
+    stats: dict[str, object] = {"median": seconds, "mean": 99.0, "rounds": 3}
+    if data:
+        stats["data"] = [seconds, seconds, 50 * seconds]
+    found = [{"name": name, "fullname": f"tests/t.py::{name}", "stats": stats} for name in names]
+    return "run.json", msgspec.json.encode({"machine_info": {"node": "x"}, "benchmarks": found, "version": "5.1.0"})
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_file_is_a_run_and_a_benchmark_a_metric(data: bool) -> None:
+    before = [file(1.0 + i / 1000, data=data) for i in range(8)]
+    after = [file(1.2 + i / 900, data=data) for i in range(8)]
+    samples, warnings = read(before, after, "interleaved")
+    assert [metric.name for metric in samples.metrics] == ["tests/t.py::test_a", "tests/t.py::test_b"]
+    assert not warnings and check_samples(samples).verdict == "regression"
+    assert check_samples(read(before, before, "interleaved")[0]).verdict == "pass"
+
+
+def test_one_file_each_never_fails() -> None:
+    assert check_samples(read([file(1.0)], [file(9.0)], "separate")[0]).verdict == "inconclusive"
+
+
+def test_what_is_not_in_every_file_is_left_out_and_said() -> None:
+    samples, warnings = read([file(1.0)], [file(1.0, ("test_b", "test_c"))], "separate")
+    assert [metric.name for metric in samples.metrics] == ["tests/t.py::test_b"]
+    assert len(warnings) == 2 and all("left out" in warning for warning in warnings)
+    with pytest.raises(DocumentError, match="no benchmark"):
+        read([file(1.0, ("test_a",))], [file(1.0, ("test_c",))], "separate")
+
+
+@pytest.mark.parametrize("data", [b"{}", b"no", b'{"benchmarks": [{"name": "a"}]}'])
+def test_other_files_are_refused_by_name(data: bytes) -> None:
+    with pytest.raises(DocumentError, match="--benchmark-json") as refused:
+        read([("wrong.json", data)], [file(1.0)], "separate")
+    assert refused.value.field == "wrong.json"
