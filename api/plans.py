@@ -168,7 +168,7 @@ def _plain(request: Request) -> dict[str, object]:
     return {
         "budget": {"hbm_bytes": request.budget.hbm_bytes, "tiers": dict(request.budget.tiers)},
         "node": msgspec.to_builtins(request.node),
-        **{name: value for name, value in asdict(request).items() if name not in ("budget", "starts", "node")},
+        **{name: value for name, value in asdict(request).items() if name not in ("budget", "starts", "enough_ns", "node")},
     }
 
 
