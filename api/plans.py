@@ -164,11 +164,15 @@ def _time_limit(asked: PlanAsked, most: float) -> float:
     return asked.time_limit_s
 
 
+_OF_THE_SOLVER = ("budget", "starts", "enough_ns", "node")
+"""Fields of a request told apart, or that only the solver asks of itself."""
+
+
 def _plain(request: Request) -> dict[str, object]:
     return {
         "budget": {"hbm_bytes": request.budget.hbm_bytes, "tiers": dict(request.budget.tiers)},
         "node": msgspec.to_builtins(request.node),
-        **{name: value for name, value in asdict(request).items() if name not in ("budget", "starts", "node")},
+        **{name: value for name, value in asdict(request).items() if name not in _OF_THE_SOLVER},
     }
 
 

@@ -11,6 +11,7 @@ from hyperopt.node import Node
 from hyperopt.plan import HOST, Plan
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
+from solver.labels import for_profile, in_order_of_use
 from solver.request import Infeasible, OnProgress, Progress, Request
 from solver.residency import front as fronts
 from solver.residency.front import Front, Point, front
@@ -48,7 +49,13 @@ def solve(
         budget = msgspec.structs.replace(request.budget, hbm_bytes=profile.device.hbm_bytes)
         request = replace(request, budget=budget)
     by_objective = {"min_step_time": solve_residency, "min_peak": least_peak, "pareto": front}
-    return by_objective[request.objective](profile, request, cancelled, on_progress)
+    ordered = in_order_of_use(profile)
+
+    def tell_of(found: Progress) -> None:
+        on_progress(replace(found, plan=for_profile(found.plan, profile)))
+
+    found = by_objective[request.objective](ordered, request, cancelled, tell_of)
+    return for_profile(found, profile) if isinstance(found, Plan) else found
 
 
 def pareto(profile: Profile, request: Request, *, cancelled: Callable[[], bool] = lambda: False) -> Front:
@@ -58,9 +65,11 @@ def pareto(profile: Profile, request: Request, *, cancelled: Callable[[], bool] 
     """
     node = request.node
     if node is None:
-        return fronts.pareto(profile, request, cancelled)
+        found = fronts.pareto(in_order_of_use(profile), request, cancelled)
+        own = [msgspec.structs.replace(point, plan=for_profile(point.plan, profile)) for point in found.points]
+        return msgspec.structs.replace(found, points=tuple(own))
     _check_node(node, request)
-    found = fronts.pareto(node.profile(profile), request, cancelled)
+    found = pareto(node.profile(profile), replace(request, node=None), cancelled=cancelled)
     points = [msgspec.structs.replace(point, plan=_noted(point.plan, profile, node)) for point in found.points]
     return msgspec.structs.replace(found, points=tuple(points))
 

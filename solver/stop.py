@@ -84,10 +84,9 @@ class Stop:
         limits = [c.deadline - time.monotonic() for c in self.criteria if isinstance(c, TimeLimit)]
         return max(0.0, min(limits)) if limits else None
 
-    def work_left(self) -> int | None:
-        """What the work limit leaves; None where there is none."""
-        limits = [c.limit - self.work for c in self.criteria if isinstance(c, WorkLimit)]
-        return max(0, min(limits)) if limits else None
+    def work_left(self, most: int) -> int:
+        """`most`, or what a limit in work still allows."""
+        return min([most, *(c.limit - self.work for c in self.criteria if isinstance(c, WorkLimit))])
 
     def spent(self) -> float:
         """The share of the time limit that has passed; 0 where there is none."""

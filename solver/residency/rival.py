@@ -7,6 +7,7 @@ import msgspec
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
+from solver.labels import in_order_of_use
 from solver.residency.assemble import assemble
 from solver.residency.document import predicted
 from solver.residency.problem import Problem
@@ -18,7 +19,7 @@ def rival_plan(profile: Profile, name: str, budget: Budget) -> Plan:
 
     Raises `OutOfMemory` where it does not run within the budget, and `DidNotSolve` where the rule gives up.
     """
-    problem = Problem(profile, budget)
+    problem = Problem(in_order_of_use(profile), budget)
     plan = Plan(
         profile_digest=profile.digest,
         program_digest=profile.program_digest,

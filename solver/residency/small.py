@@ -24,7 +24,7 @@ EXACT_SHARE, LONG_S = 0.5, 4.0
 """Part of a limit that the exact search may take where others could find better plans in the rest; of a time limit
 shorter than LONG_S seconds all, for they take a second to begin."""
 
-NEVER_NS = 1 << 62
+NEVER_NS = NO_LIMIT = 1 << 62
 
 
 def options_of(problem: Problem) -> Decisions:
@@ -47,15 +47,14 @@ def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> None:
     """
     stop = incumbent.stop
     share = 1.0 if (left := stop.seconds_left()) is not None and left < LONG_S else EXACT_SHARE
-    work = stop.work_left()
-    most = None if work is None else stop.work + int(work * EXACT_SHARE)
+    most = stop.work + int(stop.work_left(NO_LIMIT) * EXACT_SHARE)
 
     def check(labels: int) -> None:
         stop.work += labels
         problem.check()
         if incumbent.stopped():  # late too without a plan in hand: more of the same need not find one
             raise Stopped
-        if (share < 1.0 and stop.spent() >= share) or (most is not None and stop.work >= most):
+        if (share < 1.0 and stop.spent() >= share) or stop.work >= most:
             raise TooLarge
 
     for chosen in _rerun_sets(problem, options):
@@ -82,7 +81,7 @@ def least_budget(problem: Problem, low: int, high: int, stop: Stop) -> tuple[int
 
     def check(labels: int) -> None:
         stop.work += labels
-        if stop.late() or stop.cancelled() or stop.work_left() == 0:
+        if stop.late() or stop.cancelled() or stop.work_left(1) <= 0:
             raise TooLarge
 
     best: tuple[int, Residency] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
@@ -204,3 +205,28 @@ def test_a_tier_left_out_has_what_the_profile_says() -> None:
     answer = answer_of(profile, Budget(hbm_bytes=10, tiers={"host": 0}))
     assert isinstance(answer, Plan)
     assert {a.tier for a in answer.residency.actions if a.kind == "copy_out"} == {"pool"}
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_of_a_trace_too_numbers_and_places_of_storages_do_not_matter(name: str) -> None:
+    """The very same orders: positions break ties, and are the step's own."""
+    profile, budget = trace(name)
+    dice = random.Random(1)
+    ids = [s.id for s in profile.storages]
+    named = dict(zip(ids, dice.sample(range(10**6), len(ids)), strict=True))
+    storages = [msgspec.structs.replace(s, id=named[s.id]) for s in profile.storages]
+    dice.shuffle(storages)
+    operators = tuple(
+        msgspec.structs.replace(o, reads=tuple(named[r] for r in o.reads), writes=tuple(named[w] for w in o.writes))
+        for o in profile.operators
+    )
+    other = msgspec.structs.replace(profile, operators=operators, storages=tuple(storages))
+    one, two = answer_of(profile, budget, work=150), answer_of(other, budget, work=150)
+    assert isinstance(one, Plan) and isinstance(two, Plan)
+    actions = [msgspec.structs.replace(a, storage=named[a.storage]) for a in one.residency.actions]
+    assert actions == list(two.residency.actions)
+    assert {named[s]: tier for s, tier in one.residency.initial.items()} == two.residency.initial
+    again = [msgspec.structs.replace(r, storage=named[r.storage]) for r in one.residency.recompute]
+    assert again == list(two.residency.recompute)
+    assert two.profile_digest == other.digest and two.plan_id == two.content_id
+    assert validate(other, two) == []
