@@ -295,8 +295,7 @@ class Search:
         setting = self.setting()
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
-            began, left = time.monotonic(), stop.work_left()
-            calls = most if left is None else min(most, left)
+            began, calls = time.monotonic(), stop.work_left(most)
             judged = play(calls, self.dice, table.world, table.layout, table.stage, setting, self.arms, course)
             stop.work += judged
             if course.idle[0] == 0:
