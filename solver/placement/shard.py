@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,9 @@ PRICED_SHARE, GENERAL_SHARE = 0.5, 0.85
 
 MOST_TIES = 30_000_000
 """Matrix entries up to which the general search is asked."""
+
+BASELINE_SHARE = 0.3
+"""Of the time within a limit of memory, kept for layouts as people write them."""
 
 ATTEMPTS = 6
 """Solves with a tightened limit where temporaries overfill the device."""
@@ -194,7 +197,8 @@ def shard(
         run.judge(formulation.choice(answer.solution))
         bound, reason, proven = answer.bound, answer.stop_reason, False
     else:
-        bound, reason, proven = _within(run, formulation, memory_bytes, time_limit_s, seed, work_limit)
+        own_s = time_limit_s * (1 - BASELINE_SHARE if baselines else 1)
+        bound, reason, proven = _within(run, formulation, memory_bytes, own_s, seed, work_limit)
     if baselines and (run.best is None or run.best.step_ns > bound * (1 + CLOSE)):
         _try_baselines(run, allowed, max(1.0, time_limit_s - (time.monotonic() - began)), seed)
     best = run.best
@@ -216,6 +220,15 @@ class _Run:
         self.best: Program | None = None
         self.shortfall = 0
 
+    def judging(self, formulation: Formulation) -> Callable[[Int64s], tuple[int, int, int]]:
+        """Judges solutions of a formulation: overflow, fullest moment, and the best step so far."""
+
+        def judge(solution: Int64s) -> tuple[int, int, int]:
+            short, moment = self.judge(formulation.choice(solution))
+            return short, moment, NONE if self.best is None else self.best.step_ns
+
+        return judge
+
     def judge(self, choice: Choice) -> tuple[int, int]:
         """Bytes by which the choice's program overflows (negative: to spare; 0 without a limit), and its fullest
         moment."""
@@ -232,7 +245,7 @@ class _Run:
 
 
 def _try_baselines(run: _Run, allowed: Allowed | None, seconds: float, seed: int) -> None:
-    """Judges the best completion of each rival's rule, without a limit of memory."""
+    """Judges the best completion of each rival's rule, within memory where there is a limit."""
     graph, mesh = run.frame.graph, run.frame.mesh
     known = list(rivals(mesh))
     for rival in known:
@@ -241,8 +254,11 @@ def _try_baselines(run: _Run, allowed: Allowed | None, seconds: float, seed: int
         def both(tensor: Tensor, keep: Keep, allows: Allowed = allows) -> bool:
             return allows(tensor, keep) and (allowed is None or allowed(tensor, keep))
 
-        formulation = Formulation(run.frame, run.kernels, both)
-        run.judge(formulation.choice(solve(formulation.problem(None), seconds / len(known), seed).solution))
+        formulation, share = Formulation(run.frame, run.kernels, both), seconds / len(known)
+        if run.memory_bytes is None:
+            run.judge(formulation.choice(solve(formulation.problem(None), share, seed).solution))
+        else:
+            search(formulation, run.memory_bytes, share, seed, run.judging(formulation))
 
 
 def _within(
@@ -251,11 +267,7 @@ def _within(
     """(bound in nanoseconds, why it ended, whether it is proven that nothing fits): by prices first, then by the
     general search, with a limit that is tightened by what temporaries take."""
     began = time.monotonic()
-
-    def judge(solution: Int64s) -> tuple[int, int, int]:
-        short, moment = run.judge(formulation.choice(solution))
-        return short, moment, NONE if run.best is None else run.best.step_ns
-
+    judge = run.judging(formulation)
     bound = search(formulation, memory_bytes, PRICED_SHARE * time_limit_s, seed, judge)
     time_limit_s *= GENERAL_SHARE
     if run.best is not None and run.best.step_ns <= bound * (1 + CLOSE):

@@ -121,7 +121,7 @@ def never_worse(
     graph: Graph, mesh: Mesh, memory: int | None = None, seconds: float = 20.0
 ) -> tuple[Sharding, dict[str, Sharding | None]]:
     """Ours without a look at the rivals, and them."""
-    rivals = compare(graph, mesh, memory_bytes=memory, time_limit_s=seconds / 8)
+    rivals = compare(graph, mesh, memory_bytes=memory, time_limit_s=seconds / 40)
     found = shard(graph, mesh, memory_bytes=memory, time_limit_s=seconds)
     for name, rival in rivals.items():
         assert rival is None or found.step.us <= rival.step.us * (1 + 1e-9), name
