@@ -63,22 +63,23 @@ Noise = Callable[[np.random.Generator, int, int], Floats]
 
 def log_normal(random: np.random.Generator, trials: int, count: int) -> Floats:
     """1 % from run to run."""
-    return np.exp(random.normal(0, 0.01, (trials, count)))
+    return np.asarray(np.exp(random.normal(0, 0.01, (trials, count))), np.float64)
 
 
 def heavy(random: np.random.Generator, trials: int, count: int) -> Floats:
     """Student's t with two degrees of freedom, 1 %: its variance is infinite."""
-    return np.exp(0.01 * random.standard_t(2, (trials, count)))
+    return np.asarray(np.exp(0.01 * random.standard_t(2, (trials, count))), np.float64)
 
 
 def drifting(random: np.random.Generator, trials: int, count: int) -> Floats:
     """1 %, and 20 % more from the first run to the last: a machine that warms up."""
-    return log_normal(random, trials, count) * np.exp(np.linspace(0, math.log(1.2), count))
+    return np.asarray(log_normal(random, trials, count) * np.exp(np.linspace(0, math.log(1.2), count)), np.float64)
 
 
 def bimodal(random: np.random.Generator, trials: int, count: int) -> Floats:
     """1 %, and three runs of ten are 6 % slower: a neighbour, or another clock."""
-    return log_normal(random, trials, count) * np.where(random.random((trials, count)) < 0.3, 1.06, 1.0)
+    slow = np.where(random.random((trials, count)) < 0.3, 1.06, 1.0)
+    return np.asarray(log_normal(random, trials, count) * slow, np.float64)
 
 
 def wandering(random: np.random.Generator, trials: int, count: int) -> Floats:
@@ -86,7 +87,7 @@ def wandering(random: np.random.Generator, trials: int, count: int) -> Floats:
     slow = random.normal(0, 0.05, (trials, count))
     for i in range(1, count):
         slow[:, i] = 0.5 * slow[:, i - 1] + math.sqrt(1 - 0.5**2) * slow[:, i]
-    return log_normal(random, trials, count) * np.exp(slow)
+    return np.asarray(log_normal(random, trials, count) * np.exp(slow), np.float64)
 
 
 NOISES: dict[str, Noise] = {
