@@ -59,8 +59,6 @@ def place(
     from hyperopt.profile_graph import graph_of
     from solver.joint import candidates, plan_of
     from solver.joint import place as solve
-    from solver.residency.warm import warm as warm_residency
-    from solver.sharding.warm import warm as warm_sharding
     from solver.stages import NoPlanError
 
     check_output(output)
@@ -75,8 +73,6 @@ def place(
         say(f"{sample.name}: {warning}")
     budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(profile, tier_bytes))
     device = msgspec.structs.replace(profile.device, hbm_bytes=hbm_bytes)
-    warm_sharding()  # compiled once on a machine: that is not the search's time
-    warm_residency()
     try:
         ways = candidates(profile, graph, told, counts, micro_batches, device, tried, SHARDING_SHARE * time_limit, seed)
         found = solve(ways, budget, (1 - SHARDING_SHARE) * time_limit, seed)

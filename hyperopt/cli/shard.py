@@ -104,13 +104,11 @@ def shard_model(
     """Layouts of a model's tensors on a device mesh, at least step time within memory. Exit 0: found; 3: none fits."""
     from solver.placement import DoesNotFit, export, shard
     from solver.placement.compare import compare
-    from solver.sharding.warm import warm
 
     for path in (output, strategy, layouts, device_profile):
         check_output(path)
     on, warnings = meshes.load(mesh.read_bytes())
     graph, profile = _graph(model, sequences)
-    warm()  # compiled once on a machine: that is not the search's time
     for warning in warnings:
         say(f"{mesh.name}: {warning}")
     others = compare(graph, on, memory_bytes=memory, time_limit_s=time_limit / 4, seed=seed) if rivals else {}

@@ -24,6 +24,7 @@ from solver.joint.pipeline import Candidate
 from solver.joint.sample import cut
 from solver.joint.stage import Exchange
 from solver.placement import DoesNotFit, Sharding, shard
+from solver.sharding.warm import warm
 
 SHARES = (0.9, 0.75, 0.6, 0.45)
 """Of the memory of the fastest sharding; the first that does not fit is the last that is asked for."""
@@ -48,6 +49,7 @@ def candidates(
     layers; `device`: budgets and links of one device. `time_limit_s` is for all of them. Raises `ValueError` where the
     devices cannot be divided so.
     """
+    warm()  # compiled once on a machine: that is not the search's time
     deadline = time.monotonic() + time_limit_s
     made: list[Candidate] = []
     for k, count in enumerate(stages):

@@ -29,6 +29,7 @@ from hyperopt.plan import HOST, Budget
 from solver.joint.levels import LayerCost, Level, layer_cost
 from solver.joint.pipeline import Candidate, Kind, Refused, Run, Terms, run, stage_problem
 from solver.joint.sample import HEAD, TAIL
+from solver.residency.warm import warm
 from solver.stages.master import relaxed, stage_reasons
 from solver.stages.problem import NoPlanError, Problem, fastest_split, uniform
 from solver.stages.solve import solve as solve_stages
@@ -92,6 +93,7 @@ def place(
 
     `budget` is that of every device. Raises `NoPlanError` where nothing was found that fits, saying what is short.
     """
+    warm()  # compiled once on a machine: that is not the search's time
     return _Place(candidates, budget, time_limit_s, seed, cancelled).run()
 
 

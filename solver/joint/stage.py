@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hyperopt.profile import COMPUTE, IDLE, Operator, Profile, Storage, ns
+from hyperopt.profile import IDLE, Operator, Profile, Storage, ns
 from solver.joint.sample import HEAD, TAIL, Part, Sample
 from solver.stages.schedule import BACKWARD, FORWARD, Task
 
@@ -325,6 +325,3 @@ def _by_start(operators: Sequence[Operator]) -> list[int]:
         used |= {s: max(used.get(s, 0), end) for s in o.accesses}
         starts.append(start)
     return sorted(range(len(starts)), key=starts.__getitem__)
-
-
-__all__ = ["COMPUTE", "EXCHANGE", "HEAD", "TAIL", "Exchange", "StageStep", "stage_step"]

@@ -23,6 +23,7 @@ from solver.placement.program import Compute, Move, Program, listed_commands, pe
 from solver.placement.rivals import rivals
 from solver.placement.signature import Strategy
 from solver.sharding import solve
+from solver.sharding.warm import warm
 
 PRICED_SHARE, GENERAL_SHARE = 0.5, 0.85
 """Of the time: for the search by prices; until the general search ends. The rest is for baselines."""
@@ -187,6 +188,7 @@ def shard(
 
     Raises `DoesNotFit`.
     """
+    warm()  # compiled once on a machine: that is not the search's time
     began = time.monotonic()
     run = _Run(Frame(graph, mesh), kernels or mesh.device, memory_bytes)
     for start in starts:
