@@ -44,8 +44,11 @@ class Axis:
         return np.asarray(np.searchsorted(self.ops, op, side="left"), dtype=np.int64)
 
 
-def make_axis(problem: Problem, rows: int) -> Axis:
+def make_axis(problem: Problem, rows: int, clock: Int64s | None = None, within: Axis | None = None) -> Axis:
     """About `rows` rows: every compute operator where there are no more, else the fullest of each stretch of time.
+
+    Time is that of `clock`, when operators start in some plan (nanoseconds), or that of the unlimited step: where a plan
+    waits for copies, so does the bound, and what leaves and returns meanwhile is to be told apart.
 
     With several streams also, of each stretch, the fullest of the operators on which the step's length hangs. Between
     two of those a chain of operators is as long in the plan as it is in the step, and adds up: what is recomputed
@@ -60,10 +63,13 @@ def make_axis(problem: Problem, rows: int) -> Axis:
         critical = compute[slack[compute] <= 0]
     ops = compute
     if len(compute) > rows:
-        ops = _fullest(problem, compute, rows)
+        starts = np.asarray(problem.unlimited.start, dtype=np.int64)
+        ops = _fullest(problem, compute, rows, starts if clock is None else clock)
         if len(critical):
-            critical = _fullest(problem, critical, rows)
+            critical = _fullest(problem, critical, rows, starts)
             ops = np.union1d(ops, critical)
+        if within is not None:
+            ops = np.union1d(ops, within.ops)
     duration, stream = flat[1], flat[0]
     before = np.concatenate([[0], np.cumsum(np.where(stream == 0, duration, 0))])
     edges = np.concatenate([[0], ops, [problem.n]])
@@ -72,9 +78,9 @@ def make_axis(problem: Problem, rows: int) -> Axis:
     return Axis(np.asarray(ops, dtype=np.int64), np.asarray(floor, dtype=np.int64), tuple(stretches))
 
 
-def _fullest(problem: Problem, ops: Int64s, rows: int) -> Int64s:
-    starts = np.asarray(problem.unlimited.start, dtype=np.int64)[ops]
-    piece = starts * rows // max(1, problem.unlimited.step_ns)
+def _fullest(problem: Problem, ops: Int64s, rows: int, clock: Int64s) -> Int64s:
+    length = max(1, int(clock.max()) + 1)
+    piece = clock[ops] * rows // length
     order = np.lexsort((-problem.load[ops], piece))
     first = np.concatenate([[True], np.diff(piece[order]) > 0])
     return np.asarray(np.sort(ops[order[first]]), dtype=np.int64)

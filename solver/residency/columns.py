@@ -33,6 +33,9 @@ SPEEDS = (0.8, 0.6)
 GUIDE_ROUNDS = 12
 """Of column generation, for a guide."""
 
+GUIDES_FROM = 0.6
+"""Part of the time after which what is left is for guides."""
+
 
 @dataclass(frozen=True)
 class Guide:
@@ -54,7 +57,6 @@ class Solution:
     prices: Prices
     guides: list[Guide] = field(default_factory=list)
     rounds: int = 0
-    short_bytes: float = 0.0
 
     @classmethod
     def blank(cls, fluid: Fluid) -> Solution:
@@ -71,12 +73,13 @@ def solve_fluid(
     rounds: int = 200,
     guided: bool = True,
     coarse: tuple[Fluid, Solution] | None = None,
+    proven: Callable[[float], None] = lambda _: None,
 ) -> Solution:
     """Column generation until the bound is within `tolerance` (relative) of the program's optimum, or time is up.
 
     First prices are those of `coarse`, the same program solved on a coarser axis, which else is done here.
     Prices are smoothed: those asked at lie between the best known and the linear program's, which converges in
-    fewer rounds.
+    fewer rounds. `proven` is told of every better bound (nanoseconds) at once.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     best_prices = fluid.no_prices()
@@ -98,18 +101,16 @@ def solve_fluid(
             solution.bound_ns, solution.prices = bound, prices
         else:
             solution.prices = prices
-    shares: list[tuple[float, list[Option]]] = []
+    until = None if seconds is None or deadline is None else deadline - (1 - GUIDES_FROM if guided else 0) * seconds
     for number in range(rounds):
-        left = None if deadline is None else deadline - time.monotonic()
+        left = None if until is None else until - time.monotonic()
         if (left is not None and left <= 0) or stopped():
             break
         raw = master.solve(left)
         if raw is None:
             break
-        value = master.lp.Objective().Value() / TIME
+        value = master.value / TIME
         solution.rounds = number + 1
-        shares = master.shares()
-        solution.short_bytes = sum(v.solution_value() for v in master.short) * master.unit
         prices = fluid.feasible(raw)
         added = 0
         for weight in SMOOTHING:  # of the linear program's own prices
@@ -121,12 +122,14 @@ def solve_fluid(
             added += master.add(found, mixed)
             if bound > solution.bound_ns:
                 solution.bound_ns, solution.prices = bound, mixed
+                proven(bound)
         if not added or value - solution.bound_ns <= tolerance * value:
             break
     if guided:
-        solution.guides.append(Guide(1.0, solution.prices, shares))
-    if shares and guided:
-        for speed in SPEEDS:
+        left = None if deadline is None else deadline - time.monotonic()
+        able = master.corner(left)
+        solution.guides.append(Guide(1.0, solution.prices, master.shares() if able else []))
+        for speed in SPEEDS if able else ():
             left = None if deadline is None else deadline - time.monotonic()
             if (left is not None and left <= 0) or stopped():
                 break
@@ -149,7 +152,7 @@ def _guide(fluid: Fluid, master: Master, speed: float, seconds: float | None) ->
         if raw is None:
             break
         prices = Prices(*(np.maximum(getattr(raw, name), 0) for name in PARTS))
-        before, value = value, master.lp.Objective().Value()
+        before, value = value, master.value
         _, found = fluid.answer(prices, proof=False)
         if value > before * (1 - SETTLED) or not master.add(found, prices):
             break

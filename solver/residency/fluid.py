@@ -36,9 +36,10 @@ import numpy.typing as npt
 from solver.residency.axis import Axis, make_axis
 from solver.residency.gaps import Gaps, gaps_on
 from solver.residency.journeys import cheapest, decide
-from solver.residency.problem import Problem
+from solver.residency.problem import Int64s, Problem
 
 Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -71,9 +72,9 @@ class Answer:
 class Fluid:
     """The linear program of one problem on one axis."""
 
-    def __init__(self, problem: Problem, rows: int) -> None:
+    def __init__(self, problem: Problem, rows: int, clock: Int64s | None = None, within: Axis | None = None) -> None:
         self.problem = problem
-        self.axis: Axis = make_axis(problem, rows)
+        self.axis: Axis = make_axis(problem, rows, clock, within)
         self.slots = self.axis.rows + 1
         self.names = list(problem.places) or ["host"]
         self.over = np.maximum(problem.load[self.axis.ops] - problem.hbm_bytes, 0).astype(np.float64)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Lock
 
 import msgspec
 import numpy as np
@@ -86,6 +87,7 @@ class Incumbent:
         self._check_at = 0.0
         self._cancelled_at = float("inf")
         self._share = 1.0
+        self._proving = Lock()
         self.over = False  # nobody waits for more: `check` ends what is still under way
 
     @property
@@ -93,8 +95,9 @@ class Incumbent:
         return None if self.best is None else self.best.step_ns
 
     def prove(self, bound_ns: float) -> None:
-        """A bound by linear programming, rounded down safely."""
-        self.bound_ns = max(self.bound_ns, int(bound_ns * (1 - 1e-9)))
+        """A bound by linear programming, rounded down safely; from any thread."""
+        with self._proving:
+            self.bound_ns = max(self.bound_ns, int(bound_ns * (1 - 1e-9)))
 
     def stopped(self) -> bool:
         if time.monotonic() >= self._tell_at:

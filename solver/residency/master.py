@@ -1,18 +1,24 @@
-"""The linear program over the journeys found so far (OR-Tools' GLOP), for column generation.
+"""The linear program over the journeys found so far, for column generation, solved by OR-Tools' HiGHS.
 
 A column is one unit's journey: what leaves and comes back at rows (`balance`: bytes off at a row are those at the row
 before, and what has changed), link time, recompute time, and room in tight tiers; four to eight entries each.
+
+Prices come from the interior point method without crossover: they lie in the midst of the best ones, so that fewer
+rounds are needed than with those of a corner, and the time of a round does not grow with the pivots that many alike
+storages take. Shares, which are to be rounded, come from a corner.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from threading import Thread
 
 import numpy as np
 import numpy.typing as npt
-from ortools.linear_solver import pywraplp
+from ortools.math_opt.python import mathopt
+from ortools.math_opt.solvers import highs_pb2
 
 from solver.residency.fluid import Answer, Fluid, Prices
 from solver.residency.gaps import DROP, MOVE, WRAP_HEAD
@@ -22,10 +28,9 @@ Floats = npt.NDArray[np.float64]
 TIME = 1e-6
 """The linear program counts in milliseconds and in the budget's thousandths, to be well scaled."""
 
-WARM = "use_preprocessing: false use_dual_simplex: false change_status_to_imprecise: false"
-COLD = "use_preprocessing: true use_dual_simplex: true change_status_to_imprecise: false"
-"""Of GLOP: to go on from the last basis after columns have been added, and to start anew. A solution that it finds
-imprecise is as good as any: what its prices prove is computed from them (`fluid`), not taken from it."""
+PRECISE = 1e-5
+"""Relative gap at which the interior point method ends. What prices prove is computed from them (`fluid`), not taken
+from the program, so that it need not be precise."""
 
 ASK_EVERY_S = 0.1
 """How often, while a program is solved, those who asked for it are asked whether they still want it."""
@@ -39,73 +44,72 @@ class Master:
 
     def __init__(self, fluid: Fluid, stopped: Callable[[], bool] = lambda: False) -> None:
         self.fluid, self.stopped = fluid, stopped
-        self.lp = lp = pywraplp.Solver.CreateSolver("GLOP")
+        self.lp = lp = mathopt.Model()
         self.unit = max(fluid.problem.hbm_bytes, 1) / 1000
-        rows, inf = fluid.axis.rows, lp.infinity()
-        self.length = [lp.NumVar(0, inf, "") for _ in range(fluid.slots)]
-        self.off = [lp.NumVar(0, inf, "") for r in range(rows)]
+        rows = fluid.axis.rows
+        self.length = [lp.add_variable(lb=0.0) for _ in range(fluid.slots)]
+        self.off = [lp.add_variable(lb=0.0) for r in range(rows)]
         penalty = fluid.problem.unlimited.step_ns * TIME / 10
-        objective = lp.Objective()
         for v in self.length:
-            objective.SetCoefficient(v, 1.0)
+            lp.objective.set_linear_coefficient(v, 1.0)
         self.balance, self.need, self.short = [], [], []
         for r in range(rows):
-            row = lp.Constraint(0, 0)
-            row.SetCoefficient(self.off[r], -1.0)
+            row = lp.add_linear_constraint(lb=0.0, ub=0.0)
+            row.set_coefficient(self.off[r], -1.0)
             if r:
-                row.SetCoefficient(self.off[r - 1], 1.0)
+                row.set_coefficient(self.off[r - 1], 1.0)
             self.balance.append(row)
-            need = lp.Constraint(float(fluid.over[r]) / self.unit, inf)
-            need.SetCoefficient(self.off[r], 1.0)
+            need = lp.add_linear_constraint(lb=float(fluid.over[r]) / self.unit)
+            need.set_coefficient(self.off[r], 1.0)
             if fluid.over[r] > 0:
-                short = lp.NumVar(0, inf, "")
-                objective.SetCoefficient(short, penalty)
-                need.SetCoefficient(short, 1.0)
+                short = lp.add_variable(lb=0.0)
+                lp.objective.set_linear_coefficient(short, penalty)
+                need.set_coefficient(short, 1.0)
                 self.short.append(short)
             self.need.append(need)
-        self.queue: dict[tuple[int, bool], list[pywraplp.Constraint]] = {}
+        self.queue: dict[tuple[int, bool], list[mathopt.LinearConstraint]] = {}
         for t, single in enumerate(fluid.one_queue):
             self.queue[t, True] = self._per_slot(0)
             self.queue[t, False] = self.queue[t, True] if single else self._per_slot(0)
         self.work = self._per_slot(fluid.axis.floor_ns * TIME)
         self.chain = []
         for first, end, ns in fluid.axis.stretches:
-            row = lp.Constraint(ns * TIME, inf)
+            row = lp.add_linear_constraint(lb=ns * TIME)
             for j in range(first, end):
-                row.SetCoefficient(self.length[j], 1.0)
+                row.set_coefficient(self.length[j], 1.0)
             self.chain.append(row)
-        self.total = lp.Constraint(-inf, inf)
+        self.total = lp.add_linear_constraint()
         for v in self.length:
-            self.total.SetCoefficient(v, 1.0)
-        self.one: dict[int, pywraplp.Constraint] = {}
-        self.room: dict[int, list[pywraplp.Constraint]] = {}
-        self.balance_in: dict[int, list[pywraplp.Constraint]] = {}
+            self.total.set_coefficient(v, 1.0)
+        self.one: dict[int, mathopt.LinearConstraint] = {}
+        self.room: dict[int, list[mathopt.LinearConstraint]] = {}
+        self.balance_in: dict[int, list[mathopt.LinearConstraint]] = {}
         for t in fluid.tight:
             self._tier_rows(t)
-        self.columns: list[tuple[pywraplp.Variable, list[Option]]] = []
+        self.columns: list[tuple[mathopt.Variable, list[Option]]] = []
         self.known: set[tuple[int, ...]] = set()
-        lp.Objective().SetMinimization()
+        self.found: mathopt.SolveResult | None = None
 
-    def _per_slot(self, least: float | Floats) -> list[pywraplp.Constraint]:
+    def _per_slot(self, least: float | Floats) -> list[mathopt.LinearConstraint]:
         rows = []
         for v, low in zip(self.length, np.broadcast_to(least, len(self.length)).tolist(), strict=True):
-            row = self.lp.Constraint(low, self.lp.infinity())
-            row.SetCoefficient(v, 1.0)
+            row = self.lp.add_linear_constraint(lb=low)
+            row.set_coefficient(v, 1.0)
             rows.append(row)
         return rows
 
     def _tier_rows(self, t: int) -> None:
         cap = self.fluid.problem.tier_bytes[self.fluid.names[t]] / self.unit
-        inside = [self.lp.NumVar(0, self.lp.infinity(), "") for _ in range(self.fluid.axis.rows)]
+        inside = [self.lp.add_variable(lb=0.0) for _ in range(self.fluid.axis.rows)]
         self.balance_in[t], self.room[t] = [], []
         for r, v in enumerate(inside):
-            row = self.lp.Constraint(0, 0)
-            row.SetCoefficient(v, -1.0)
+            row = self.lp.add_linear_constraint(lb=0.0, ub=0.0)
+            row.set_coefficient(v, -1.0)
             if r:
-                row.SetCoefficient(inside[r - 1], 1.0)
+                row.set_coefficient(inside[r - 1], 1.0)
             self.balance_in[t].append(row)
-            most = self.lp.Constraint(-self.lp.infinity(), cap)
-            most.SetCoefficient(v, 1.0)
+            most = self.lp.add_linear_constraint(ub=cap)
+            most.set_coefficient(v, 1.0)
             self.room[t].append(most)
 
     def add(self, found: Answer, prices: Prices) -> int:
@@ -129,22 +133,22 @@ class Master:
                 continue
             self.known.add(signature)
             if u not in self.one:
-                self.one[u] = self.lp.Constraint(-self.lp.infinity(), 1.0)
-            x = self.lp.NumVar(0, self.lp.infinity(), "")
-            self.one[u].SetCoefficient(x, 1.0)
+                self.one[u] = self.lp.add_linear_constraint(ub=1.0)
+            x = self.lp.add_variable(lb=0.0)
+            self.one[u].set_coefficient(x, 1.0)
             merged: dict[int, float] = {}  # one queue for both directions, and HBM for all tiers, are one row
-            rows_of: dict[int, pywraplp.Constraint] = {}
+            rows_of: dict[int, mathopt.LinearConstraint] = {}
             for name, t, index, amount in entries:
                 row = self._row(name, t)[index]
-                merged[row.index()] = merged.get(row.index(), 0.0) + amount
-                rows_of[row.index()] = row
+                merged[row.id] = merged.get(row.id, 0.0) + amount
+                rows_of[row.id] = row
             for number, amount in merged.items():
-                rows_of[number].SetCoefficient(x, amount)
+                rows_of[number].set_coefficient(x, amount)
             self.columns.append((x, options))
             added += 1
         return added
 
-    def _row(self, name: str, t: int) -> list[pywraplp.Constraint]:
+    def _row(self, name: str, t: int) -> list[mathopt.LinearConstraint]:
         if name == "off":
             return self.balance
         if name == "in":
@@ -153,9 +157,7 @@ class Master:
             return self.work
         return self.queue[t, name == "out"]
 
-    def _entries(
-        self, options: list[Option], prices: Prices
-    ) -> list[tuple[str, int, int, float]]:
+    def _entries(self, options: list[Option], prices: Prices) -> list[tuple[str, int, int, float]]:
         gaps, rows = self.fluid.gaps, self.fluid.axis.rows
         entries: list[tuple[str, int, int, float]] = []
         for g, choice, t, i, k, pays in options:
@@ -212,71 +214,100 @@ class Master:
         return entries
 
     def solve(self, seconds: float | None) -> Prices | None:
-        if not self._solved(seconds):
+        """The prices at the optimum; None where there was no time for it, or none was found."""
+        if not self._solved(seconds, corner=False):
             return None
-        dual = np.vectorize(lambda row: row.dual_value(), otypes=[float])
         per_byte = 1 / (TIME * self.unit)
         fluid, tiers = self.fluid, len(self.fluid.names)
         out = np.zeros((tiers, fluid.slots))
         back = np.zeros((tiers, fluid.slots))
         room = np.zeros((tiers, fluid.axis.rows))
         for t in range(tiers):
-            out[t], back[t] = dual(self.queue[t, True]), dual(self.queue[t, False])
+            out[t], back[t] = self._duals(self.queue[t, True]), self._duals(self.queue[t, False])
             if t in self.room:
-                room[t] = -dual(self.room[t]) * per_byte
-        chain = dual(self.chain) if self.chain else np.zeros(0)
-        return Prices(dual(self.need) * per_byte, out, back, dual(self.work), chain, room)
+                room[t] = -self._duals(self.room[t]) * per_byte
+        return Prices(
+            self._duals(self.need) * per_byte, out, back, self._duals(self.work), self._duals(self.chain), room
+        )
+
+    def _duals(self, rows: list[mathopt.LinearConstraint]) -> Floats:
+        assert self.found is not None
+        return np.asarray(self.found.dual_values(rows), dtype=np.float64)
+
+    @property
+    def value(self) -> float:
+        """Of the objective, when last solved."""
+        assert self.found is not None
+        return float(self.found.objective_value())
 
     def set_speed(self, speed: float) -> None:
         for rows in self.queue.values():
             for row, v in zip(rows, self.length, strict=True):
-                row.SetCoefficient(v, speed)
+                row.set_coefficient(v, speed)
 
     def shortest(self) -> None:
         """Back to the program's own objective."""
-        self.total.SetUb(self.lp.infinity())
-        objective = self.lp.Objective()
+        self.total.upper_bound = float("inf")
         for v in self.length:
-            objective.SetCoefficient(v, 1.0)
+            self.lp.objective.set_linear_coefficient(v, 1.0)
         for x, _ in self.columns:
-            objective.SetCoefficient(x, 0.0)
+            self.lp.objective.set_linear_coefficient(x, 0.0)
 
     def lightest(self, within: float, seconds: float | None) -> bool:
         """Of the mixtures whose length is at most `within`, the one with the least link and recompute time."""
-        self.total.SetUb(within)
-        objective = self.lp.Objective()
+        self.total.upper_bound = within
         for v in self.length:
-            objective.SetCoefficient(v, 0.0)
+            self.lp.objective.set_linear_coefficient(v, 0.0)
         for x, options in self.columns:
-            objective.SetCoefficient(x, self._effort(options) * TIME)
-        return self._solved(seconds)
+            self.lp.objective.set_linear_coefficient(x, self._effort(options) * TIME)
+        return self._solved(seconds, corner=True)
 
-    def _solved(self, seconds: float | None) -> bool:
-        """Solves from the last basis; where that ends in numerical trouble, once more from scratch."""
+    def corner(self, seconds: float | None) -> bool:
+        """Solves again, for shares that are to be rounded; whether that went."""
+        return self._solved(seconds, corner=True)
+
+    def _solved(self, seconds: float | None, *, corner: bool) -> bool:
+        """Solves by HiGHS; where that ends in numerical trouble, or is not at hand, by GLOP."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        for parameters in (WARM, COLD):
-            self.lp.SetSolverSpecificParametersAsString(parameters)
+        method = {"solver": "ipm", "run_crossover": "on" if corner else "off", "parallel": "off"}
+        options = highs_pb2.HighsOptionsProto(
+            string_options=method, double_options={"ipm_optimality_tolerance": PRECISE}
+        )
+        for engine in (mathopt.SolverType.HIGHS, mathopt.SolverType.GLOP):
+            own = mathopt.SolveParameters()
+            if engine is mathopt.SolverType.HIGHS:
+                own.highs = options
             if deadline is not None:
-                self.lp.SetTimeLimit(max(1, int((deadline - time.monotonic()) * 1000)))
-            if self._ended() == pywraplp.Solver.OPTIMAL:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                own.time_limit = timedelta(seconds=left)
+            self.found = self._ended(engine, own)
+            if self.found is not None:
                 return True
-            if self.stopped() or (deadline is not None and time.monotonic() >= deadline):
+            if self.stopped():
                 return False
         return False
 
-    def _ended(self) -> int | None:
-        """Solves in a thread of its own, which this one ends when it is to stop; the result status.
+    def _ended(self, engine: mathopt.SolverType, own: mathopt.SolveParameters) -> mathopt.SolveResult | None:
+        """Solves in a thread of its own, which is left to itself when this one is to stop; the result, if optimal."""
+        found: list[mathopt.SolveResult] = []
 
-        A time limit in slices would do too, but each slice changes the way that is taken, and so the plan.
-        """
-        status: list[int] = []
-        solving = Thread(target=lambda: status.append(self.lp.Solve()), daemon=True)
+        def solve() -> None:
+            try:
+                found.append(mathopt.solve(self.lp, engine, params=own))
+            except Exception:  # numerical trouble, in HiGHS' binding of some versions an AttributeError
+                return
+
+        solving = Thread(target=solve, daemon=True)
         solving.start()
         while solving.is_alive():
             solving.join(ASK_EVERY_S)
             if solving.is_alive() and self.stopped():
-                self.lp.InterruptSolve()
-        return status[0] if status else None
+                return None
+        if not found or found[0].termination.reason is not mathopt.TerminationReason.OPTIMAL:
+            return None
+        return found[0]
 
     def _effort(self, options: list[Option]) -> float:
         gaps, total = self.fluid.gaps, 0
@@ -288,4 +319,6 @@ class Master:
         return float(total)
 
     def shares(self) -> list[tuple[float, list[Option]]]:
-        return [(v, options) for x, options in self.columns if (v := x.solution_value()) > 1e-6]
+        assert self.found is not None
+        values = self.found.variable_values([x for x, _ in self.columns])
+        return [(v, options) for v, (_, options) in zip(values, self.columns, strict=True) if v > 1e-6]

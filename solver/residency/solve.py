@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
@@ -44,10 +45,17 @@ from solver.residency.warm import warm
 from solver.stop import BoundReached, Cancelled, Criterion, Enough, Stop, Stopped, TimeLimit, WorkLimit
 
 ROWS = 48
-"""Moments at which the fluid bound counts memory. More make it a few thousandths higher and take far longer."""
+"""Moments at which the fluid bound counts memory, for prices and guides."""
+
+FINER_ROWS = (48, 96, 192, 384)
+"""More moments, one axis after another, while there is time: as many in equal parts of the best plan's own time line,
+which waits where the bound does. They only make the bound higher."""
 
 BOUND_SHARE = 0.6
-"""Part of the time limit that the bound may take, beside the search."""
+"""Part of the time limit that the bound that guides the search may take, beside it."""
+
+HAND_IN_S = 0.2
+"""Before the time limit is over, for the last bound to be handed in."""
 
 COARSE_SHARE = 0.1
 """Part of it that the bound on the coarse axis may take, before the search."""
@@ -216,21 +224,47 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     early.go_on_from(plain)
     incumbent.tell()
 
+    proven = [(coarse, rough)]  # the finest so far
+
     def finer() -> Finer:
         solution = solve_fluid(fluid, left, lambda: aside.closed() or incumbent.asked(), coarse=(coarse, rough))
+        proven.append((fluid, solution))
         found = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
         return Finer(solution, list(dict.fromkeys([*found, *in_waits(problem, found)])))
 
     def rule(name: str) -> Callable[[], Decisions]:
         return lambda: RIVALS[name](problem)
 
+    def finest() -> None:
+        _prove_finer(problem, incumbent, *proven[-1], lambda: aside.closed() or incumbent.asked())
+
     jobs: list[Job] = [("fluid", finer), *((name, rule(name)) for name in STRONG if name not in done)]
+    if limit is not None:
+        jobs.append(("finer", finest))
     aside = Aside(jobs, beside=limit is not None)
     with aside:
         try:
             _beside(problem, incumbent, request, aside, early, fluid)
         finally:
             incumbent.over = True
+
+
+def _prove_finer(
+    problem: Problem, incumbent: Incumbent, fluid: Fluid, solution: Solution, stopped: Callable[[], bool]
+) -> None:
+    """Higher bounds on finer axes, for what is left of the time."""
+    for rows in FINER_ROWS:
+        left, best = incumbent.stop.seconds_left(), incumbent.best
+        if stopped() or left is None or left <= HAND_IN_S or best is None:
+            return
+        clock = np.asarray(best.timeline.start, dtype=np.int64)
+        finer = Fluid(problem, rows, clock, fluid.axis)
+        if finer.axis.rows == fluid.axis.rows:
+            return
+        solution = solve_fluid(
+            finer, left - HAND_IN_S, stopped, guided=False, coarse=(fluid, solution), proven=incumbent.prove
+        )
+        fluid = finer
 
 
 def _beside(
@@ -256,9 +290,7 @@ def _beside(
     search.improve(ROUNDS)
 
 
-def _take_rule(
-    problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str], share: float
-) -> None:
+def _take_rule(problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str], share: float) -> None:
     """Offers a rule's plan, and has it searched from, unless that has been done, or there is no time for it before
     `share` of the limit has passed."""
     if name in done or not _time_for_a_rule(problem, incumbent):
