@@ -81,7 +81,9 @@ def _journey(problem: Problem, s: int, moves: list[Move], keep: bool) -> list[tu
     return steps
 
 
-def _kept(problem: Problem, move: Move, following: Move, writers: list[int], copied_at: int | None, keep: bool) -> bool:
+def _kept(
+    problem: Problem, move: Move, following: Move, writers: list[int], copied_at: int | None, keep: bool
+) -> bool:
     """Whether the copy that a move leaves in its tier stays there for the following move."""
     roomy = (keep or move.tier in problem.roomy) and move.tier == following.tier
     return roomy and _valid(writers, copied_at, following.leave)

@@ -47,8 +47,8 @@ class Axis:
 def make_axis(problem: Problem, rows: int, clock: Int64s | None = None, within: Axis | None = None) -> Axis:
     """About `rows` rows: every compute operator where there are no more, else the fullest of each stretch of time.
 
-    Time is that of `clock`, when operators start in some plan (nanoseconds), or that of the unlimited step: where a plan
-    waits for copies, so does the bound, and what leaves and returns meanwhile is to be told apart.
+    Time is that of `clock`, when operators start in some plan (nanoseconds), or that of the unlimited step: where a
+    plan waits for copies, so does the bound, and what leaves and returns meanwhile is to be told apart.
 
     With several streams also, of each stretch, the fullest of the operators on which the step's length hangs. Between
     two of those a chain of operators is as long in the plan as it is in the step, and adds up: what is recomputed

@@ -143,35 +143,9 @@ def load_without(n, load, size, first, end, wraps, storage_size, parts, part_at,
 
 @numba.njit(cache=True, nogil=True)
 def add_until_fits(  # type: ignore[no-untyped-def]
-    n,
-    budget,
-    load,
-    storage,
-    size,
-    after,
-    before,
-    leave,
-    first,
-    end,
-    wraps,
-    version,
-    kept,
-    first_gap,
-    roomy,
-    room,
-    storage_size,
-    parts,
-    part_at,
-    extra,
-    rerun_before,
-    clash_at,
-    clash,
-    out_cost,
-    back_cost,
-    rerun_cost,
-    batch,
-    tier,
-    chosen,
+    n, budget, load, storage, size, after, before, leave, first, end, wraps, version, kept, first_gap, roomy, room,
+    storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
+    out_cost, back_cost, rerun_cost, batch, tier, chosen,
 ):
     gaps, reruns, tiers = len(tier), len(chosen), len(roomy)
     end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
@@ -269,27 +243,8 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             score[i] = np.inf
             if where[i] < 0:
                 taken += _make_again(
-                    option[i],
-                    n,
-                    held,
-                    storage_size,
-                    parts,
-                    part_at,
-                    extra,
-                    rerun_before,
-                    clash_at,
-                    clash,
-                    first_gap,
-                    wraps,
-                    leave,
-                    size,
-                    first,
-                    end,
-                    tier,
-                    chosen,
-                    shut_rerun,
-                    dropped,
-                    needed,
+                    option[i], n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
+                    first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
                 )
                 continue
             g, t = option[i], where[i]
@@ -332,27 +287,8 @@ def add_until_fits(  # type: ignore[no-untyped-def]
 
 @numba.njit(cache=True, nogil=True)
 def _make_again(  # type: ignore[no-untyped-def]
-    r,
-    n,
-    held,
-    storage_size,
-    parts,
-    part_at,
-    extra,
-    rerun_before,
-    clash_at,
-    clash,
-    first_gap,
-    wraps,
-    leave,
-    size,
-    first,
-    end,
-    tier,
-    chosen,
-    shut_rerun,
-    dropped,
-    needed,
+    r, n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
+    first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
 ):
     """Chooses rerun r unless what it drops or needs is moved at the time; returns whether it did."""
     if chosen[r] or shut_rerun[r]:
@@ -434,24 +370,8 @@ def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untype
 
 @numba.njit(cache=True, nogil=True)
 def remove_surplus(  # type: ignore[no-untyped-def]
-    n,
-    budget,
-    load,
-    size,
-    first,
-    end,
-    wraps,
-    leave,
-    first_gap,
-    storage_size,
-    parts,
-    part_at,
-    extra,
-    rerun_before,
-    order,
-    rerun_order,
-    tier,
-    chosen,
+    n, budget, load, size, first, end, wraps, leave, first_gap, storage_size, parts, part_at, extra, rerun_before,
+    order, rerun_order, tier, chosen,
 ):
     end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
     held = load_without(

@@ -180,10 +180,14 @@ def _spans(problem: Problem, shares: dict[tuple[int, int], int]) -> list[tuple[i
             first, end = span or (after + 1, before)
             if rerun >= 0:  # dropped, it may be off wherever it is idle
                 first, end = after + 1, before
-            rows.append((s, kind, after, before, size, first, end, version, rerun, takers.get((s, after), 0), maker))
+            rows.append(
+                (s, kind, after, before, size, first, end, version, rerun, takers.get((s, after), 0), maker)
+            )
         if s in wraps and tail_first <= n and problem.accesses[s]:
             version = program.version_before(s, n)
-            rows.append((s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, takers[s, -2], -1))
+            rows.append(
+                (s, WRAP_TAIL, problem.accesses[s][-1], n, size, tail_first, n, version, -1, takers[s, -2], -1)
+            )
     return rows
 
 

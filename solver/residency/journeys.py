@@ -208,20 +208,8 @@ def decide(  # type: ignore[no-untyped-def]
                                 free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, 0, k
                 if proof and tiers > 1:
                     value = in_turns(
-                        kind[g],
-                        size[g],
-                        first[g],
-                        end[g],
-                        written[g],
-                        due[g],
-                        out_ns[g],
-                        in_ns[g],
-                        held,
-                        out_prices,
-                        in_prices,
-                        ending,
-                        False,
-                        False,
+                        kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held, out_prices,
+                        in_prices, ending, False, False,
                     )
                     free[at, 0] = max(free[at, 0], value)
                 continue
@@ -244,20 +232,8 @@ def decide(  # type: ignore[no-untyped-def]
                 if proof and tiers > 1:
                     for copied in range(2):
                         value = in_turns(
-                            kind[g],
-                            size[g],
-                            first[g],
-                            end[g],
-                            written[g],
-                            due[g],
-                            out_ns[g],
-                            in_ns[g],
-                            held,
-                            out_prices,
-                            in_prices,
-                            ending,
-                            rerun_ns[g] >= 0,
-                            copied == 1,
+                            kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held,
+                            out_prices, in_prices, ending, rerun_ns[g] >= 0, copied == 1,
                         )
                         if copied == 1:
                             free[at, 0] = max(free[at, 0], value)
@@ -324,20 +300,8 @@ def decide(  # type: ignore[no-untyped-def]
             if proof and (tiers > 1 or rerun_ns[g] >= 0):
                 for copied in range(2):
                     value = in_turns(
-                        kind[g],
-                        size[g],
-                        first[g],
-                        end[g],
-                        written[g],
-                        due[g],
-                        out_ns[g],
-                        in_ns[g],
-                        held,
-                        out_prices,
-                        in_prices,
-                        ending,
-                        rerun_ns[g] >= 0,
-                        copied == 1,
+                        kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held, out_prices,
+                        in_prices, ending, rerun_ns[g] >= 0, copied == 1,
                     )
                     if copied == 1:
                         free[at, 0] = max(free[at, 0], value)

@@ -290,7 +290,9 @@ def _beside(
     search.improve(ROUNDS)
 
 
-def _take_rule(problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str], share: float) -> None:
+def _take_rule(
+    problem: Problem, incumbent: Incumbent, search: Search, name: str, done: set[str], share: float
+) -> None:
     """Offers a rule's plan, and has it searched from, unless that has been done, or there is no time for it before
     `share` of the limit has passed."""
     if name in done or not _time_for_a_rule(problem, incumbent):
