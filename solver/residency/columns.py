@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.residency.carried import carried
 from solver.residency.fluid import PARTS, Fluid, Prices
 from solver.residency.master import TIME, Master, Option
 
-SMOOTHING = (1.0, 0.5, 0.2)
+SMOOTHING = (1.0, 0.4, 0.15, 0.05)
 """Weights of the linear program's own prices, against the best known, at which journeys are asked for."""
 
 COARSE = 12
@@ -32,6 +33,9 @@ SPEEDS = (0.8, 0.6)
 
 GUIDE_ROUNDS = 12
 """Of column generation, for a guide."""
+
+CARRIED = 0.02
+"""Share of a journey from which it is among those that a finer axis starts from."""
 
 GUIDES_FROM = 0.6
 """Part of the time after which what is left is for guides."""
@@ -51,12 +55,14 @@ class Guide:
 
 @dataclass
 class Solution:
-    """The proven bound (ns), the prices that prove it, and guides to plans."""
+    """The proven bound (ns), the prices that prove it, guides to plans, and the journeys that a finer axis starts
+    from."""
 
     bound_ns: float
     prices: Prices
     guides: list[Guide] = field(default_factory=list)
     rounds: int = 0
+    journeys: list[list[Option]] = field(default_factory=list)
 
     @classmethod
     def blank(cls, fluid: Fluid) -> Solution:
@@ -96,6 +102,9 @@ def solve_fluid(
         bound, _ = fluid.answer(prices)
         _, found = fluid.answer(prices, proof=False)
         master.add(found, prices)
+        for options in carried(fluid, coarser, known.journeys):
+            u = int(np.searchsorted(fluid.gaps.first_gap, options[0][0], side="right")) - 1
+            master.add_journey(u, options, prices)
         solution.bound_ns = known.bound_ns
         if bound > solution.bound_ns:
             solution.bound_ns, solution.prices = bound, prices
@@ -111,6 +120,7 @@ def solve_fluid(
             break
         value = master.value / TIME
         solution.rounds = number + 1
+        solution.journeys = [options for _, options in master.shares(CARRIED)]
         prices = fluid.feasible(raw)
         added = 0
         for weight in SMOOTHING:  # of the linear program's own prices

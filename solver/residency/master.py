@@ -115,10 +115,8 @@ class Master:
     def add(self, found: Answer, prices: Prices) -> int:
         """The journeys of an answer as columns; returns how many were new."""
         gaps, added = self.fluid.gaps, 0
-        live = np.flatnonzero(found.saving > 0)
-        for u in live.tolist():
+        for u in np.flatnonzero(found.saving > 0).tolist():
             options = []
-            key = [u]
             for g in range(int(gaps.first_gap[u]), int(gaps.first_gap[u + 1])):
                 if found.choice[g]:
                     option = (
@@ -126,27 +124,31 @@ class Master:
                         int(found.pays_out[g]),
                     )  # fmt: skip
                     options.append(option)
-            entries = self._entries(options, prices)
-            key.extend(hash(e) for e in entries)
-            signature = tuple(key)
-            if signature in self.known:
-                continue
-            self.known.add(signature)
-            if u not in self.one:
-                self.one[u] = self.lp.add_linear_constraint(ub=1.0)
-            x = self.lp.add_variable(lb=0.0)
-            self.one[u].set_coefficient(x, 1.0)
-            merged: dict[int, float] = {}  # one queue for both directions, and HBM for all tiers, are one row
-            rows_of: dict[int, mathopt.LinearConstraint] = {}
-            for name, t, index, amount in entries:
-                row = self._row(name, t)[index]
-                merged[row.id] = merged.get(row.id, 0.0) + amount
-                rows_of[row.id] = row
-            for number, amount in merged.items():
-                rows_of[number].set_coefficient(x, amount)
-            self.columns.append((x, options))
-            added += 1
+            added += self.add_journey(u, options, prices)
         return added
+
+    def add_journey(self, u: int, options: list[Option], prices: Prices) -> bool:
+        """A journey of unit u as a column, its copies in the slots that are cheapest at these prices; whether it is
+        new."""
+        entries = self._entries(options, prices)
+        signature = (u, *(hash(e) for e in entries))
+        if signature in self.known:
+            return False
+        self.known.add(signature)
+        if u not in self.one:
+            self.one[u] = self.lp.add_linear_constraint(ub=1.0)
+        x = self.lp.add_variable(lb=0.0)
+        self.one[u].set_coefficient(x, 1.0)
+        merged: dict[int, float] = {}  # one queue for both directions, and HBM for all tiers, are one row
+        rows_of: dict[int, mathopt.LinearConstraint] = {}
+        for name, t, index, amount in entries:
+            row = self._row(name, t)[index]
+            merged[row.id] = merged.get(row.id, 0.0) + amount
+            rows_of[row.id] = row
+        for number, amount in merged.items():
+            rows_of[number].set_coefficient(x, amount)
+        self.columns.append((x, options))
+        return True
 
     def _row(self, name: str, t: int) -> list[mathopt.LinearConstraint]:
         if name == "off":
@@ -318,7 +320,8 @@ class Master:
                 total += int(gaps.out_ns[g, t]) * pays + int(gaps.in_ns[g, t]) * int(gaps.kind[g] <= WRAP_HEAD)
         return float(total)
 
-    def shares(self) -> list[tuple[float, list[Option]]]:
+    def shares(self, least: float = 1e-6) -> list[tuple[float, list[Option]]]:
+        """The journeys of which the last solution takes more than `least`, and how much."""
         assert self.found is not None
         values = self.found.variable_values([x for x, _ in self.columns])
-        return [(v, options) for v, (_, options) in zip(values, self.columns, strict=True) if v > 1e-6]
+        return [(v, options) for v, (_, options) in zip(values, self.columns, strict=True) if v > least]

@@ -12,9 +12,11 @@ from hyperopt.plan import Budget
 from hyperopt.profile import Device, Links, Operator, Profile, Storage, Tier, check
 from hyperopt.replay import replay
 from solver.residency.bound import memory_bound, step_bound_ns
+from solver.residency.carried import carried
 from solver.residency.columns import solve_fluid
 from solver.residency.exact import TooLarge, best_plan
 from solver.residency.fluid import PARTS, Fluid, Prices
+from solver.residency.gaps import KEEP, WRAP_TAIL
 from solver.residency.problem import Problem
 from tests.brute_force import TooMany, least_ns
 from tests.solver.test_residency import training_step
@@ -258,6 +260,42 @@ def test_the_bound_is_below_every_plan_and_its_guides_share_what_there_is(seed: 
             unit = int(np.searchsorted(fluid.gaps.first_gap, options[0][0], side="right")) - 1
             used[unit] = used.get(unit, 0.0) + share
         assert all(share <= 1 + 1e-6 for share in used.values())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_finer_axis_by_any_clock_keeps_the_rows_and_proves_no_more_than_the_optimum(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    for problem in problems(seed):
+        best = optimum(problem)
+        if best is None:
+            continue
+        clock = np.cumsum(dice.integers(0, 9, problem.n))
+        coarse = Fluid(problem, 2)
+        known = solve_fluid(coarse, None)
+        finer = Fluid(problem, 3, clock, coarse.axis)
+        assert set(coarse.axis.ops.tolist()) <= set(finer.axis.ops.tolist())
+        told: list[float] = []
+        found = solve_fluid(finer, None, guided=False, coarse=(coarse, known), proven=told.append)
+        assert known.bound_ns <= found.bound_ns and not above(found.bound_ns, best), (seed, problem.hbm_bytes)
+        assert told == sorted(told) and all(bound_ns <= found.bound_ns for bound_ns in told)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_journeys_of_a_coarser_axis_stay_where_a_finer_one_lets_them(seed: int) -> None:
+    profile = training_step(seed)
+    problem = Problem(profile, Budget(hbm_bytes=int(0.5 * replay(profile).peak_bytes)))
+    coarse = Fluid(problem, 4)
+    known = solve_fluid(coarse, None)
+    clock = np.asarray(problem.unlimited.start, dtype=np.int64)
+    finer = Fluid(problem, 48, clock, coarse.axis)
+    gaps = finer.gaps
+    for options in carried(finer, coarse, known.journeys):
+        assert len({int(np.searchsorted(gaps.first_gap, g, side="right")) for g, *_ in options}) == 1
+        for g, choice, _, start, stop, _ in options:
+            assert gaps.first[g] <= start <= stop <= finer.axis.rows
+            assert choice == KEEP or stop <= gaps.end[g] or gaps.kind[g] == WRAP_TAIL
+    found = solve_fluid(finer, None, guided=False, coarse=(coarse, known))
+    assert found.bound_ns >= known.bound_ns
 
 
 def test_a_bound_cut_short_is_still_one() -> None:
