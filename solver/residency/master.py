@@ -292,7 +292,10 @@ class Master:
         return False
 
     def _ended(self, engine: mathopt.SolverType, own: mathopt.SolveParameters) -> mathopt.SolveResult | None:
-        """Solves in a thread of its own, which is left to itself when this one is to stop; the result, if optimal."""
+        """Solves in a thread of its own, which is left to itself when this one is to stop; the result, if optimal.
+
+        Not a daemon: a process that ends waits for it, for a thread that is torn out of C++ takes the process with it.
+        """
         found: list[mathopt.SolveResult] = []
 
         def solve() -> None:
@@ -301,7 +304,7 @@ class Master:
             except Exception:  # numerical trouble, in HiGHS' binding of some versions an AttributeError
                 return
 
-        solving = Thread(target=solve, daemon=True)
+        solving = Thread(target=solve)
         solving.start()
         while solving.is_alive():
             solving.join(ASK_EVERY_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from solver.residency.columns import solve_fluid
 from solver.residency.exact import TooLarge, best_plan
 from solver.residency.fluid import PARTS, Fluid, Prices
 from solver.residency.gaps import KEEP, WRAP_TAIL
+from solver.residency.master import Master
 from solver.residency.problem import Problem
 from tests.brute_force import TooMany, least_ns
 from tests.solver.test_residency import training_step
@@ -296,6 +298,19 @@ def test_journeys_of_a_coarser_axis_stay_where_a_finer_one_lets_them(seed: int) 
             assert choice == KEEP or stop <= gaps.end[g] or gaps.kind[g] == WRAP_TAIL
     found = solve_fluid(finer, None, guided=False, coarse=(coarse, known))
     assert found.bound_ns >= known.bound_ns
+
+
+def test_a_program_left_to_itself_is_waited_for_when_the_process_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon thread would be torn out of the solver's C++, which aborts the process."""
+    fluid = Fluid(problems(0)[0], 3)
+    going_on = threading.Event()
+    monkeypatch.setattr("solver.residency.master.mathopt.solve", lambda *_, **__: going_on.wait(10))
+    before = set(threading.enumerate())
+    assert Master(fluid, lambda: True).solve(None) is None
+    (left,) = set(threading.enumerate()) - before
+    assert not left.daemon
+    going_on.set()
+    left.join(10)
 
 
 def test_a_bound_cut_short_is_still_one() -> None:
