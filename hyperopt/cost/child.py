@@ -13,6 +13,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,8 @@ def train_in_child(
 
 def _child(pipe: Connection, device: str, operators: Path | None, memory_limit_bytes: int | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    for library in ("scipy.optimize", "sklearn.ensemble"):  # before the limit: a library that cannot be loaded whole
+        import_module(library)  # gives no MemoryError
     if memory_limit_bytes is not None:
         resource.setrlimit(resource.RLIMIT_AS, (memory_limit_bytes, memory_limit_bytes))
     try:

@@ -89,7 +89,7 @@ def get_measurements(session: Session, ids: Sequence[str]) -> list[StoredMeasure
     return _measurements(session, _all().where(Measurement.id.in_(ids)))
 
 
-def _all() -> Select[tuple[Measurement, str]]:
+def _all() -> Select[Measurement, str]:
     return (
         select(Measurement, Program.digest)
         .join(PlanRow, PlanRow.id == Measurement.plan_id)
@@ -99,7 +99,7 @@ def _all() -> Select[tuple[Measurement, str]]:
     )
 
 
-def _measurements(session: Session, asked: Select[tuple[Measurement, str]]) -> list[StoredMeasurement]:
+def _measurements(session: Session, asked: Select[Measurement, str]) -> list[StoredMeasurement]:
     return [
         StoredMeasurement(
             id=row.id,

@@ -97,7 +97,7 @@ def train_here(
         time.sleep(0.01)
     lesson.add_copies(copies)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(residual, "OPTIONS", {**residual.OPTIONS, "max_iter": 60, "learning_rate": 0.2})
+        patch.setattr(residual, "OPTIONS", {**residual.OPTIONS, "max_iter": 20, "learning_rate": 0.3})
         return lesson.learn(None if current is None else cost_models.load(current))
 
 
