@@ -58,6 +58,7 @@ class ModelShown(BaseModel):
     document_bytes: int
     profiles: list[str]
     measurements: list[str]
+    superseded: list[str] = Field(description="Of the profiles, those from before the device has changed")
     signatures: int
     groups: int
     scores: dict[str, Any]

@@ -16,7 +16,7 @@ import msgspec
 
 from hyperopt import names
 from hyperopt.cost.feedback import Copy, MeasuredPlan, plans_off
-from hyperopt.cost.lesson import Learned, TooFew
+from hyperopt.cost.lesson import Learned, TooFew, When
 from hyperopt.cost.residual import importances
 from hyperopt.cost.work import Table
 from hyperopt.documents import canonical
@@ -35,7 +35,7 @@ class Train(Protocol):
     def __call__(
         self,
         device: str,
-        documents: Iterable[bytes],
+        documents: Iterable[tuple[bytes, When]],
         copies: Sequence[Copy],
         current: bytes | None,
         *,
@@ -98,7 +98,7 @@ class Trainer:
         try:
             learned = self.train(
                 data.device,
-                self._documents(data.profiles),
+                self._documents(data.profiles, before),
                 [Copy(*copy) for one in measured for copy in one.copies],
                 None if stored is None else stored.data,
                 operators=self.operators,
@@ -110,13 +110,14 @@ class Trainer:
             return Trained(data, {"status": "too few", "why": str(reason)})
         return Trained(data, {}, digest, learned, measured, before, etag)
 
-    def _documents(self, profiles: Sequence[str]) -> Iterator[bytes]:
+    def _documents(self, profiles: Sequence[str], before: models.StoredModel | None) -> Iterator[tuple[bytes, When]]:
         """One at a time: together they may be more than fits."""
+        known, superseded = (set(before.profiles), set(before.superseded)) if before else (set(), set())
         for id in profiles:
             with self.database.read() as session:
                 document = get_document(session, id)
             assert document is not None, "profiles are not deleted"
-            yield document.data
+            yield document.data, "superseded" if id in superseded else "known" if id in known else "new"
 
     def finish(self, job: jobs.JobRecord, done: Sequence[Trained], outcome: jobs.Outcome, reason: str) -> None:
         """Stores what came of the devices and the job's result, in one transaction. A model that is better is put into
@@ -149,8 +150,13 @@ def _columns(trained: Trained, learned: Learned) -> Json:
         MeasuredPlan(m.program, m.predicted_step_us, m.step_us, m.predicted_peak_bytes, m.peak_bytes)
         for m in trained.measurements
     ]
+    before = trained.before
+    superseded = set(before.superseded) if before else set()
+    if before and learned.drift is not None and learned.drift.drifted:
+        superseded |= set(before.profiles)
     return {
         "data_digest": trained.digest,
+        "superseded": sorted(superseded),
         "document": gzip.compress(canonical(learned.model), mtime=0),
         "signatures": learned.model.signatures,
         "groups": learned.groups,
@@ -158,7 +164,7 @@ def _columns(trained: Trained, learned: Learned) -> Json:
         "importances": {name: list(map(list, importances(group))) for name, group in learned.model.learned.items()},
         "plans": msgspec.to_builtins(plans_off(plans)),
         "drift": None if learned.drift is None else asdict(learned.drift),
-        "compared_with": None if trained.before is None else trained.before.id,
+        "compared_with": None if before is None else before.id,
         "why": learned.why,
         "software": names.our_version(),
     }

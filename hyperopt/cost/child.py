@@ -21,7 +21,7 @@ from typing import Any
 from hyperopt import profile as profiles
 from hyperopt.cost import model as models
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import Learned, Lesson, TooFew
+from hyperopt.cost.lesson import Learned, Lesson, TooFew, When
 from hyperopt.cost.training import Drift
 from hyperopt.cost.work import Table
 from hyperopt.documents import canonical
@@ -33,7 +33,7 @@ class TrainingFailed(RuntimeError):
 
 def train_in_child(
     device: str,
-    documents: Iterable[bytes],
+    documents: Iterable[tuple[bytes, When]],
     copies: Sequence[Copy],
     current: bytes | None,
     *,
@@ -42,7 +42,7 @@ def train_in_child(
     cancelled: Callable[[], bool],
     progress: Callable[[dict[str, Any]], None],
 ) -> Learned:
-    """A model of profiles, given as their documents, and of copies, against the document of the model in use.
+    """A model of profiles, given as their documents, and of copies, against the document of the model in use (`When`).
 
     `operators`: a table of one's own. `progress` gets {stage, profiles, operators}. Raises `TooFew`, and
     `TrainingFailed`, also where `cancelled` answers true: nothing of half a training is of use.
@@ -75,8 +75,8 @@ def train_in_child(
 
     try:
         count = total = 0
-        for document in documents:
-            _, read = asked("profile", document)
+        for document, when in documents:
+            _, read = asked("profile", document, when)
             count, total = count + 1, total + read
             progress({"stage": "reading", "device": device, "profiles": count, "operators": total})
         progress({"stage": "fitting", "device": device, "profiles": count, "operators": total})
@@ -101,7 +101,7 @@ def _child(pipe: Connection, device: str, operators: Path | None, memory_limit_b
         while True:
             kind, *content = pipe.recv()
             if kind == "profile":
-                pipe.send(("read", lesson.add(profiles.load(content[0])[0])))
+                pipe.send(("read", lesson.add(profiles.load(content[0])[0], content[1])))
                 continue
             copies, current = content
             lesson.add_copies([Copy(*one) for one in copies])

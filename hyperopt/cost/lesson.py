@@ -4,12 +4,20 @@
     plans that were followed ──▶ rows of their copies ───────┴▶ model, and whether it takes the place of the one in use
 
 Documents are dropped as soon as they are rows: a project may hold more of them than memory.
+
+Whether the device has changed, only what is new can say: among all that was ever measured it would be lost. If it has,
+what is measured again takes the place of what was measured before of the same signatures, now and in later lessons::
+
+                 superseded      known to the model in use      new
+    no drift     gaps only       all                            all
+    drift        gaps only       gaps only: superseded now      all
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from msgspec import structs
@@ -18,14 +26,18 @@ from hyperopt.cost.analytic import Link, fit_link
 from hyperopt.cost.features import Rows, joined, rows_of, samples_of
 from hyperopt.cost.feedback import SIZES, Copy, rows_of_copies
 from hyperopt.cost.folds import folds
-from hyperopt.cost.model import LINK, SURE, CostModel, gain_of
-from hyperopt.cost.training import FEWEST_GROUPS, Drift, train
+from hyperopt.cost.model import LINK, SURE, CostModel, fit, gain_of
+from hyperopt.cost.training import FEWEST_GROUPS, Drift, drift_of, train
 from hyperopt.cost.work import Table
 from hyperopt.profile import Profile
 
 FEWEST_SHAPES = 19
 """Groups of shapes below which there is no model: it could give no 90 % interval (`intervals.Errors.quantile`), so
 that neither a robust plan nor drift could be had of it."""
+
+
+When = Literal["superseded", "known", "new"]
+"""Of a profile, as the model in use goes."""
 
 
 class TooFew(ValueError):
@@ -35,7 +47,7 @@ class TooFew(ValueError):
 @dataclass(frozen=True)
 class Learned:
     """A new model; `promoted`: it is to be used, for the reason `why`. `groups`: of shapes, in its data. `drift`: what
-    the data say of the model in use."""
+    is new and was measured before says of the model in use; where it has drifted, what that knew is superseded."""
 
     model: CostModel
     promoted: bool
@@ -49,35 +61,56 @@ class Lesson:
 
     def __init__(self, device: str, table: Table) -> None:
         self.device, self.table = device, table
-        self.parts: list[Rows] = []
+        self.parts: list[tuple[Rows, When]] = []
 
-    def add(self, profile: Profile) -> int:
+    def add(self, profile: Profile, when: When = "new") -> int:
         """Takes in a profile's measured operators, and returns how many: what a model has predicted teaches nothing."""
         rows = rows_of(profile, self.table, self.device)
         measured = np.array([not profile.operators[place].predicted for place in rows.place.tolist()], bool)
         rows = rows.only(measured)
-        self.parts.append(rows)
+        self.parts.append((rows, when))
         return len(rows.us)
 
     def add_copies(self, copies: Sequence[Copy]) -> None:
-        self.parts.append(rows_of_copies(copies, self.table, self.device))
+        self.parts.append((rows_of_copies(copies, self.table, self.device), "known"))
 
     def learn(self, current: CostModel | None, seed: int = 0) -> Learned:
         """A model of all of it, held against `current`. Raises `TooFew`."""
-        rows = _without_poor_links(joined(self.parts)) if self.parts else None
-        groups = 0
-        if rows is not None:
-            groups = len(set(samples_of(rows.only(rows.families != LINK)).signatures.groups))
+        drift = None if current is None else self._drift(current)
+        changed = drift is not None and drift.drifted
+        rows = self._rows({"superseded", "known"} if changed else {"superseded"})
+        groups = 0 if rows is None else len(set(samples_of(rows.only(rows.families != LINK)).signatures.groups))
         if rows is None or groups < FEWEST_SHAPES:
             raise TooFew(
                 f"{groups} groups of shapes were measured on {self.device}, {FEWEST_SHAPES} are needed for intervals: "
                 "upload profiles with shapes and durations, for example of `hyperopt calibrate`"
             )
+        if drift is not None and changed:
+            why = f"{drift.outside:.0%} of what is measured again is outside the intervals of the one in use"
+            return Learned(fit(rows, seed), True, why, groups, drift)
         found = train(rows, current, seed)
         if current is None or found.model.data_digest != current.data_digest:
-            return Learned(found.model, found.promoted, found.why, groups, found.drift)
+            return Learned(found.model, found.promoted, found.why, groups, drift)
         links, why = better_links(rows, current.links, seed)
-        return Learned(structs.replace(current, links=links), True, f"operators are as before; {why}", groups, None)
+        return Learned(structs.replace(current, links=links), True, f"operators are as before; {why}", groups, drift)
+
+    def _drift(self, current: CostModel) -> Drift | None:
+        """What new measurements say of what the model in use has seen."""
+        if not (new := [rows for rows, when in self.parts if when == "new"]):
+            return None
+        rows = joined(new)
+        samples = samples_of(rows.only(rows.families != LINK))
+        known = np.array([key in current.seen for key in samples.signatures.keys], bool)
+        return drift_of(current, samples.only(known)) if known.any() else None
+
+    def _rows(self, superseded: set[When]) -> Rows | None:
+        """All of it, but of what is superseded only signatures that nothing else has."""
+        if not self.parts:
+            return None
+        fresh = [rows for rows, when in self.parts if when not in superseded]
+        keys = {key for rows in fresh for key in _measured(rows)}
+        gaps = [_without(rows, keys) for rows, when in self.parts if when in superseded]
+        return _without_poor_links(joined([*fresh, *gaps]))
 
 
 def better_links(rows: Rows, current: Mapping[str, Link], seed: int = 0) -> tuple[dict[str, Link], str]:
@@ -115,6 +148,16 @@ def better_links(rows: Rows, current: Mapping[str, Link], seed: int = 0) -> tupl
             f"{'lower' if gain > 0 else 'higher'} (standard error {doubt:.3f})"
         )
     return links, "; ".join(told) or "no copies were measured"
+
+
+def _measured(rows: Rows) -> set[str]:
+    """Signatures with a duration."""
+    return {rows.signatures.keys[place] for place in np.unique(rows.signature[rows.us > 0]).tolist()}
+
+
+def _without(rows: Rows, keys: set[str]) -> Rows:
+    known = np.array([key in keys for key in rows.signatures.keys], bool)
+    return rows.only(~known[rows.signature]) if len(known) else rows
 
 
 def _without_poor_links(rows: Rows) -> Rows:

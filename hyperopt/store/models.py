@@ -70,7 +70,8 @@ class Use:
 
 @dataclass(frozen=True)
 class StoredModel:
-    """`version`: of the device's models; `compared_with`: what was in use when it was trained; `uses`: when it came
+    """`superseded`: of the profiles, those from before the device has changed;
+    `version`: of the device's models; `compared_with`: what was in use when it was trained; `uses`: when it came
     into use, newest first; `etag`: of what is in use of the device, another one whenever that changes."""
 
     id: str
@@ -86,6 +87,7 @@ class StoredModel:
     document_bytes: int
     profiles: list[str]
     measurements: list[str]
+    superseded: list[str]
     signatures: int
     groups: int
     scores: dict[str, Any]
@@ -160,6 +162,7 @@ def put_model(
     *,
     data_digest: str,
     document: bytes,
+    superseded: list[str],
     signatures: int,
     groups: int,
     scores: dict[str, Any],
@@ -194,6 +197,7 @@ def put_model(
                 document=keep_document(session, document),
                 profiles=list(data.profiles),
                 measurements=list(data.measurements),
+                superseded=superseded,
                 signatures=signatures,
                 groups=groups,
                 scores=scores,
@@ -309,6 +313,7 @@ def _stored(session: Session, row: CostModelRow) -> StoredModel:
         document_bytes=session.get_one(Document, row.document, options=[defer(Document.data)]).size,
         profiles=row.profiles,
         measurements=row.measurements,
+        superseded=row.superseded,
         signatures=row.signatures,
         groups=row.groups,
         scores=row.scores,

@@ -334,9 +334,10 @@ class Acceptance(Base):
 class CostModelRow(Base):
     """A cost model of one device: `device` is `hyperopt.cost.features.device_of`, `version` counts its models from 1.
 
-    `data_digest`: of what it was trained on, which its id follows from; `document`: of `hyperopt.cost/1`; `scores`,
-    `importances`, `plans` (`feedback.PlansOff`), `drift` and `why` are what the training said; `software`: what has
-    trained it. Whether it is in use is what `CostModelUse` says.
+    `data_digest`: of what it was trained on, which its id follows from; `superseded`: those of the profiles that are
+    from before the device has changed, and taught only what nothing newer says; `document`: of `hyperopt.cost/1`;
+    `scores`, `importances`, `plans` (`feedback.PlansOff`), `drift` and `why` are what the training said; `software`:
+    what has trained it. Whether it is in use is what `CostModelUse` says.
     """
 
     __tablename__ = "cost_models"
@@ -353,6 +354,7 @@ class CostModelRow(Base):
     document: Mapped[str] = mapped_column(ForeignKey("documents.sha256"), index=True)
     profiles: Mapped[list[str]]
     measurements: Mapped[list[str]]
+    superseded: Mapped[list[str]]
     signatures: Mapped[int]
     groups: Mapped[int]
     scores: Mapped[Json]

@@ -25,6 +25,7 @@ def upgrade() -> None:
         sa.Column("document", sa.Text(), nullable=False),
         sa.Column("profiles", sa.JSON(), nullable=False),
         sa.Column("measurements", sa.JSON(), nullable=False),
+        sa.Column("superseded", sa.JSON(), nullable=False),
         sa.Column("signatures", sa.BigInteger(), nullable=False),
         sa.Column("groups", sa.BigInteger(), nullable=False),
         sa.Column("scores", sa.JSON(), nullable=False),

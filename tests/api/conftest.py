@@ -24,7 +24,7 @@ from hyperopt.cost import model as cost_models
 from hyperopt.cost import residual
 from hyperopt.cost.child import TrainingFailed
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import Learned, Lesson
+from hyperopt.cost.lesson import Learned, Lesson, When
 from hyperopt.cost.work import Table
 from hyperopt.plan import Bound, Plan, Predicted
 from hyperopt.settings import Settings
@@ -74,7 +74,7 @@ def fake_solve(
 
 def train_here(
     device: str,
-    documents: Iterable[bytes],
+    documents: Iterable[tuple[bytes, When]],
     copies: Sequence[Copy],
     current: bytes | None,
     *,
@@ -86,8 +86,8 @@ def train_here(
     """Stands for the child that trains: the same in this process, with fewer trees. A device named `slow` goes on until
     cancelled, one named `faulty` fails."""
     lesson = Lesson(device, Table.load(operators))
-    for count, document in enumerate(documents, 1):
-        read = lesson.add(profiles.load(document)[0])
+    for count, (document, when) in enumerate(documents, 1):
+        read = lesson.add(profiles.load(document)[0], when)
         progress({"stage": "reading", "device": device, "profiles": count, "operators": read})
     if device.startswith("faulty"):
         raise TrainingFailed("out of its memory limit of 5 bytes")

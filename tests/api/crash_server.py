@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hyperopt.cost.child import TrainingFailed
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import Learned
+from hyperopt.cost.lesson import Learned, When
 from hyperopt.plan import Plan
 from hyperopt.settings import Settings
 from solver.request import Infeasible, Request
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
 
     def train(
         device: str,
-        documents: Iterable[bytes],
+        documents: Iterable[tuple[bytes, When]],
         copies: Sequence[Copy],
         current: bytes | None,
         *,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,17 @@ import pytest
 
 from hyperopt.cost.child import TrainingFailed, train_in_child
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import Learned, TooFew
+from hyperopt.cost.lesson import Learned, TooFew, When
 from tests.cost.synthetic import device
 
 TOY = "toy made up 1"
 
 
-def train(
-    documents: Iterator[bytes] | list[bytes], current: bytes | None = None, cancelled: Any = None, **more: Any
-) -> Learned:
+def train(documents: list[bytes], current: bytes | None = None, cancelled: Any = None, **more: Any) -> Learned:
     asked = {"operators": None, "memory_limit_bytes": None, "progress": lambda told: None, **more}
     copies = [Copy(1 << n, 10.0 + (1 << n) / 5000) for n in range(10, 20)]
-    return train_in_child(TOY, documents, copies, current, cancelled=cancelled or (lambda: False), **asked)
+    new: list[tuple[bytes, When]] = [(document, "new") for document in documents]
+    return train_in_child(TOY, new, copies, current, cancelled=cancelled or (lambda: False), **asked)
 
 
 def test_a_model_comes_back_and_the_next_one_is_held_against_it() -> None:

@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import FEWEST_SHAPES, Learned, Lesson, TooFew, better_links
+from hyperopt.cost.lesson import FEWEST_SHAPES, Learned, Lesson, TooFew, When, better_links
 from hyperopt.cost.model import CostModel
 from hyperopt.cost.work import Table
 from hyperopt.profile import Profile
@@ -84,8 +84,58 @@ def test_the_first_copies_make_a_link() -> None:
 def test_few_sizes_are_too_few_to_say_who_is_better() -> None:
     lesson = Lesson(TOY, TABLE)
     lesson.add_copies(copies(5000.0, 1))
-    current = better_links(lesson.parts[0], {})[0]
+    current = better_links(lesson.parts[0][0], {})[0]
     few = Lesson(TOY, TABLE)
     few.add_copies([copy for copy in copies(500.0, 2) if copy.bytes in SIZES[:5]])
-    links, why = better_links(few.parts[0], current)
+    links, why = better_links(few.parts[0][0], current)
     assert links == current and "too few" in why
+
+
+def again(seed: int, factor: float = 1.0, count: int = 60) -> Profile:
+    """The same shapes as ever, measured once more: a little off each time, `factor` times as slow."""
+    chance = np.random.default_rng(seed)
+    profile = device(1, count)
+    operators = tuple(
+        structs.replace(o, duration_us=o.duration_us * factor * float(np.exp(chance.normal(0, 0.05))))
+        for o in profile.operators
+    )
+    return structs.replace(profile, operators=operators)
+
+
+def told(*profiles: tuple[Profile, When], current: CostModel | None = None) -> Learned:
+    lesson = Lesson(TOY, TABLE)
+    for profile, when in profiles:
+        lesson.add(profile, when)
+    return lesson.learn(current)
+
+
+BEFORE = [again(seed) for seed in range(8)]
+
+
+def ratio(model: CostModel, other: CostModel) -> float:
+    """Median over what both have seen."""
+    return float(np.median([model.seen[key][0] / us for key, (us, _, _) in other.seen.items() if key in model.seen]))
+
+
+def test_a_changed_device_is_seen_among_much_that_was_measured_before() -> None:
+    first = told(*((profile, "new") for profile in [*BEFORE, device(2, 30)])).model
+    known: list[tuple[Profile, When]] = [(profile, "known") for profile in [*BEFORE, device(2, 30)]]
+    changed = told(*known, (again(20, 3.0), "new"), current=first)
+    assert changed.promoted and changed.drift is not None and changed.drift.drifted and "measured again" in changed.why
+    assert set(changed.model.seen) == set(first.seen), "what was not measured again is still known"
+    slow = {key for key, (us, _, _) in changed.model.seen.items() if us > 2 * first.seen[key][0]}
+    assert slow >= {key for key, (_, times, _) in first.seen.items() if times == 8}
+    calm = told(*known, (again(21), "new"), current=first)
+    assert calm.drift is not None and not calm.drift.drifted and not calm.promoted
+
+
+def test_what_is_superseded_stays_so() -> None:
+    first = told(*((profile, "new") for profile in BEFORE)).model
+    slow = [again(seed, 3.0) for seed in range(20, 28)]
+    known: list[tuple[Profile, When]] = [(profile, "known") for profile in BEFORE]
+    changed = told(*known, *((profile, "new") for profile in slow[:4]), current=first).model
+    old: list[tuple[Profile, When]] = [(profile, "superseded") for profile in BEFORE]
+    later = told(*old, *((p, "known") for p in slow[:4]), *((p, "new") for p in slow[4:]), current=changed)
+    assert later.drift is not None and not later.drift.drifted
+    assert ratio(changed, first) == pytest.approx(3.0, rel=0.1)
+    assert ratio(later.model, first) == pytest.approx(3.0, rel=0.1)

@@ -24,8 +24,8 @@ def put(database: Database, project: str = "default", digest: str = "sha256:1", 
     with database.write() as session:
         (data,) = (one for one in models.training_data(session, project) if one.device == TOY)
         columns: dict[str, Any] = {
-            "document": b"{}", "signatures": 5, "groups": 4, "scores": {}, "importances": {}, "plans": {},
-            "drift": None, "compared_with": None, "why": "why", "software": "0", "job": None, **more,
+            "document": b"{}", "superseded": [], "signatures": 5, "groups": 4, "scores": {}, "importances": {},
+            "plans": {}, "drift": None, "compared_with": None, "why": "why", "software": "0", "job": None, **more,
         }  # fmt: skip
         return models.put_model(session, project, data, data_digest=digest, **columns)
 
