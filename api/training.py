@@ -131,7 +131,7 @@ class Trainer:
                     continue
                 model = models.put_model(session, project, one.data, job=job.id, **_columns(one, one.learned))
                 why = one.learned.why
-                if one.learned.promoted:
+                if one.learned.promoted and model.state != "in use":  # it is, where two workers have trained the same
                     try:
                         used = models.use_model(session, model.id, who=f"training {job.id}", why=why, expected=one.etag)
                         model = used or model

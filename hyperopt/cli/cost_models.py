@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from hyperopt.cli.files import AsJson, check_output, say
-from hyperopt.cli.remote import ServerUrl, answers
+from hyperopt.cli.remote import ServerUrl, answers, measured_line
 from hyperopt.documents import write_bytes
 
 DRIFTED = NOT_TRAINED = 1
@@ -116,7 +116,7 @@ def report(
         raise typer.BadParameter(f"{applied}: {error}", param_hint="APPLIED") from error
     with answers(server) as service:
         found = service.measured(plan, peak_bytes=peak, copies=copies, **measured)
-    print(json.dumps(found) if as_json else _measured_line(found))
+    print(json.dumps(found) if as_json else f"{found['plan']}: {measured_line(found)}")
     return 0
 
 
@@ -164,10 +164,3 @@ def _line(one: dict[str, Any]) -> str:
     if last is not None:
         lines.append(f"  used by {last['who']}: {last['why']}")
     return "\n".join([*lines, f"  etag {one['etag']}"])
-
-
-def _measured_line(found: dict[str, Any]) -> str:
-    step = f"step {found['step_us'] / 1000:.3f} ms measured, {found['predicted_step_us'] / 1000:.3f} ms predicted"
-    off = "" if found["step_off"] is None else f" ({found['step_off'] - 1:+.1%})"
-    peak = "" if found["peak_off"] is None else f"; peak {found['peak_off'] - 1:+.1%} off the predicted one"
-    return f"{found['plan']}: {step}{off}{peak}; {found['copies']} copies kept"

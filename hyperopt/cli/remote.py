@@ -82,7 +82,11 @@ def show(
             import msgspec
 
             plan = client.fetch_plan(id)
-            print(msgspec.json.encode(plan).decode() if as_json else _plan_lines(msgspec.to_builtins(plan)))
+            if as_json:
+                print(msgspec.json.encode(plan).decode())
+            else:
+                measured = [f"  {measured_line(one)}" for one in client.measurements(id)]
+                print("\n".join([_plan_lines(msgspec.to_builtins(plan)), *measured]))
             return 0
         if kind == "job":
             found = client.wait(id, on_progress=None if as_json else _report) if wait else client.job(id)
@@ -161,6 +165,14 @@ def _plan_lines(plan: dict[str, Any]) -> str:
             f"  {bound['status']}: at most {100 * bound['gap']:.2f} % above the bound; {bound['stop_reason']}"
         )
     return "\n".join(lines)
+
+
+def measured_line(found: dict[str, Any]) -> str:
+    """What a training that followed a plan took, beside what the plan predicted."""
+    step = f"step {found['step_us'] / 1000:.3f} ms measured, {found['predicted_step_us'] / 1000:.3f} ms predicted"
+    off = "" if found["step_off"] is None else f" ({found['step_off'] - 1:+.1%})"
+    peak = "" if found["peak_off"] is None else f"; peak {found['peak_off'] - 1:+.1%} off the predicted one"
+    return f"{step}{off}{peak}; {found['copies']} copies kept"
 
 
 def _job_lines(job: dict[str, Any]) -> str:

@@ -81,6 +81,7 @@ def test_what_apply_measured_is_reported(cli: Cli, server: str, tmp_path: Path) 
     (tmp_path / "applied.json").write_text(json.dumps(applied))
     assert cli("cost", "report", tmp_path / "applied.json", *at) == 0
     assert "(+10.0%)" in cli.out and "1 copies kept" in cli.out
+    assert cli("show", plan, *at) == 0 and "(+10.0%)" in cli.out
     with Client(server) as service:
         (found,) = service.measurements(plan)
     assert found["peak_bytes"] == 2**29 and found["copies"] == 1
