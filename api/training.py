@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import msgspec
 
 from hyperopt import names
-from hyperopt.cost.feedback import Copy, MeasuredPlan, plans_off
+from hyperopt.cost.feedback import Copy, MeasuredPlan, medians, plans_off
 from hyperopt.cost.lesson import Learned, TooFew, When
 from hyperopt.cost.residual import importances
 from hyperopt.cost.work import Table
@@ -99,7 +99,7 @@ class Trainer:
             learned = self.train(
                 data.device,
                 self._documents(data.profiles, before),
-                [Copy(*copy) for one in measured for copy in one.copies],
+                [copy for one in measured for copy in medians(Copy(*copy) for copy in one.copies)],
                 None if stored is None else stored.data,
                 operators=self.operators,
                 memory_limit_bytes=self.memory_limit_bytes,

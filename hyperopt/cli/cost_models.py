@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +14,7 @@ from hyperopt.cli.remote import ServerUrl, answers, measured_line
 from hyperopt.documents import write_bytes
 
 DRIFTED = NOT_TRAINED = 1
+MOST_TOLD = 12
 
 ModelId = Annotated[str, typer.Argument(metavar="MODEL", help="cost-model-..., of `hyperopt cost models`")]
 StoredProfile = Annotated[str, typer.Argument(metavar="PROFILE", help="id of a stored profile")]
@@ -25,6 +27,7 @@ def register(cost: typer.Typer) -> None:
     cost.command("use")(use)
     cost.command("fetch")(fetch)
     cost.command("watch")(watch)
+    cost.command("forecast")(forecast)
     cost.command("report")(report)
 
 
@@ -94,6 +97,21 @@ def watch(profile: StoredProfile, model: OfModel = None, server: ServerUrl = Non
     return DRIFTED if found["drifted"] else 0
 
 
+def forecast(
+    profile: StoredProfile,
+    model: OfModel = None,
+    level: Annotated[float, typer.Option(help="probability that an interval holds what is measured")] = 0.9,
+    server: ServerUrl = None,
+    as_json: AsJson = False,
+) -> int:
+    """Durations of a stored profile's operators as a model predicts them, with intervals: all of them with --json, else
+    those that take longest."""
+    with answers(server) as service:
+        found = service.predict(profile, model, level)
+    print(json.dumps(found) if as_json else _forecast(found))
+    return 0
+
+
 def report(
     applied: Annotated[Path, typer.Argument(metavar="APPLIED", help="what `hyperopt apply --json` printed")],
     server: ServerUrl = None,
@@ -125,6 +143,26 @@ def drift_line(found: dict[str, Any]) -> str:
     expected = 1 - found["level"]
     told = f"{found['outside']:.1%} of {found['samples']} signatures outside, {expected:.0%} expected"
     return f"{word}: {told} by {found['model']}"
+
+
+def _forecast(found: dict[str, Any]) -> str:
+    own, step = found["profile_step_us"] / 1000, found["step_us"] / 1000
+    sources = ", ".join(f"{count} {source}" for source, count in Counter(found["source"]).most_common())
+    lines = [
+        f"{found['profile']}: step {step:.3f} ms predicted, {own:.3f} ms as profiled (replayed), by {found['model']}",
+        f"operators: {sources or 'none'}; {sum(found['kept'].values())} keep their duration",
+    ]
+    rows = sorted(
+        zip(*(found[name] for name in ("operators", "us", "low", "high", "source")), strict=True), key=_longest
+    )
+    for operator, us, low, high, source in rows[:MOST_TOLD]:
+        within = "no interval" if low is None or high is None else f"{low:.1f} to {high:.1f}"
+        lines.append(f"  operator {operator}: {us:.1f} us ({within}), {source}")
+    return "\n".join(lines)
+
+
+def _longest(row: tuple[Any, ...]) -> float:
+    return -float(row[1])
 
 
 def _json(path: Path, what: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ out (`profiler.apply.copies.Link`), so each starts when it is issued or when the
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -84,6 +85,14 @@ def copies_of(execution: Mapping[str, Any]) -> list[Copy]:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError("no hyperopt.execution/1 log: its copies_back need bytes, issued_us, completed_us") from error
     return found
+
+
+def medians(copies: Iterable[Copy]) -> list[Copy]:
+    """One for each size, in order of size: a plan copies the same few storages in every step."""
+    times: dict[int, list[float]] = {}
+    for size, us in copies:
+        times.setdefault(size, []).append(us)
+    return [Copy(size, statistics.median(times[size])) for size in sorted(times)]
 
 
 def rows_of_copies(copies: Iterable[Copy], table: Table, device: str) -> Rows:

@@ -63,6 +63,8 @@ def test_the_whole_way_by_commands(cli: Cli, server: str, tmp_path: Path) -> Non
     assert cli("cost", "predict", tmp_path / "model.json", tmp_path / "two.json.gz", "--json") == 0
     assert sum(cli.answer["sources"].values()) == 60
     assert cli("cost", "watch", "profile-none", *at) == 64
+    assert cli("cost", "forecast", calm, *at) == 0 and "ms predicted" in cli.out and cli.out.count(" us (") == 12
+    assert cli("cost", "forecast", calm, "--model", first["id"], "--json", *at) == 0 and len(cli.answer["us"]) == 60
     assert cli("show", job["id"], *at) == 0 and "trained" in cli.out
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyperopt.cost.feedback import Copy, MeasuredPlan, copies_of, plans_off, rows_of_copies
+from hyperopt.cost.feedback import Copy, MeasuredPlan, copies_of, medians, plans_off, rows_of_copies
 from hyperopt.cost.model import LINK
 from hyperopt.cost.work import Table
 
@@ -31,6 +31,11 @@ def test_copies_that_never_ended_and_logs_that_are_none() -> None:
     for bad in ({}, {"copies_back": [{"bytes": 1}]}, {"copies_back": [copy(1, "soon", 2.0)]}, {"copies_back": 3}):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="execution/1"):
             copies_of(bad)
+
+
+def test_copies_of_one_size_count_with_their_median() -> None:
+    found = medians([Copy(8, 3.0), Copy(4, 1.0), Copy(8, 9.0), Copy(8, 4.0)])
+    assert found == [Copy(4, 1.0), Copy(8, 4.0)] and medians([]) == []
 
 
 def test_copies_are_rows_of_a_link_that_nobody_shares() -> None:
