@@ -152,7 +152,7 @@ def _columns(trained: Trained, learned: Learned) -> Json:
     ]
     before = trained.before
     superseded = set(before.superseded) if before else set()
-    if before and learned.drift is not None and learned.drift.drifted:
+    if before and learned.changed:
         superseded |= set(before.profiles)
     return {
         "data_digest": trained.digest,

@@ -80,9 +80,9 @@ def train_in_child(
             count, total = count + 1, total + read
             progress({"stage": "reading", "device": device, "profiles": count, "operators": total})
         progress({"stage": "fitting", "device": device, "profiles": count, "operators": total})
-        _, document, promoted, why, groups, drift = asked("train", list(map(tuple, copies)), current)
+        _, document, promoted, why, groups, drift, changed = asked("train", list(map(tuple, copies)), current)
         found = None if drift is None else Drift(**drift)
-        return Learned(models.load(document), promoted, why, groups, found)
+        return Learned(models.load(document), promoted, why, groups, found, changed)
     finally:
         if child.is_alive():
             child.kill()
@@ -107,7 +107,8 @@ def _child(pipe: Connection, device: str, operators: Path | None, memory_limit_b
             lesson.add_copies([Copy(*one) for one in copies])
             learned = lesson.learn(None if current is None else models.load(current))
             drift = None if learned.drift is None else asdict(learned.drift)
-            pipe.send(("learned", canonical(learned.model), learned.promoted, learned.why, learned.groups, drift))
+            told = (learned.promoted, learned.why, learned.groups, drift, learned.changed)
+            pipe.send(("learned", canonical(learned.model), *told))
             return
     except (EOFError, BrokenPipeError):
         return  # the parent is gone: nobody waits for an answer
