@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from hyperopt import settings
+from hyperopt.cli import cost_models
 from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, check_output, read_profile, say
 from hyperopt.documents import DocumentError, write
 
@@ -26,6 +27,7 @@ cost = typer.Typer(no_args_is_help=True, help="Fit a cost model to profiles, and
 
 def register(app: typer.Typer) -> None:
     app.command("calibrate")(calibrate)
+    cost_models.register(cost)
     app.add_typer(cost, name="cost")
 
 
