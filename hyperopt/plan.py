@@ -6,7 +6,7 @@ plan with nothing but itself; whether it is legal for a profile is the business 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -15,13 +15,16 @@ import msgspec
 from hyperopt import mesh
 from hyperopt.documents import MAX_DOCUMENT_BYTES, DocumentError, canonical, decode, sha256
 from hyperopt.mesh import Mesh
-from hyperopt.profile import Bytes, Index, Kind, Phase, Profile
+from hyperopt.profile import IDLE, Bytes, Index, Kind, Phase, Profile
 
 FAMILY, MAJOR = "hyperopt.plan", 1
 
 Objective = Literal["min_step_time", "min_peak", "pareto"]
 Status = Literal["optimal", "feasible", "infeasible"]
 ActionKind = Literal["copy_out", "release", "copy_in", "release_host"]
+
+LARGEST_ENTRY, ALIGNMENT = 16, 1024
+"""Bytes of an element of the widest type, and by which an allocation may exceed its tensor."""
 
 HOST = "host"
 """The tier that a copy_out goes to unless it names another."""
@@ -176,6 +179,36 @@ def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Plan, list[str]]
     return plan, warnings
 
 
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names, the second and later ones of a kind with ``#`` and their position behind."""
+    seen: set[str] = set()
+    found = []
+    for i, name in enumerate(names):
+        found.append(name if name not in seen else f"{name}#{i}")
+        seen.add(name)
+    return found
+
+
+def check_against(sharding: Sharding, profile: Profile) -> None:
+    """Raises `DocumentError` where a sharding is not of this profile's step: a tensor or an operator that is not there,
+    a shape that is more or less than a storage holds."""
+    tensors = distinct(s.name or f"tensor{i}" for i, s in enumerate(profile.storages))
+    held = dict(zip(tensors, profile.storages, strict=True))
+    for name, layout in sharding.layouts.items():
+        at = f"$.sharding.layouts[{name!r}]"
+        if name not in held:
+            raise DocumentError(at, "the profile has no storage of that name", "name tensors as the profile does")
+        entries, size = prod(layout.shape), held[name].bytes
+        if not entries <= max(1, size) < entries * LARGEST_ENTRY + ALIGNMENT:
+            raise DocumentError(f"{at}.shape", f"{entries} entries for {size} bytes", "give the storage's own shape")
+    kernels = (o for o in profile.operators if o.type != IDLE)
+    own = set(distinct(o.name or f"{o.type}{i}" for i, o in enumerate(kernels)))
+    for name in sharding.operators:
+        if name not in own:
+            at = f"$.sharding.operators[{name!r}]"
+            raise DocumentError(at, "the profile has no operator of that name", "name operators as the profile does")
+
+
 def check_sharding(sharding: Sharding) -> None:
     """Raises `DocumentError` where a layout contradicts the mesh or itself: an axis that is not there or used twice, a
     dimension too many or too few, a length that its axes do not divide."""
@@ -201,6 +234,11 @@ def check_sharding(sharding: Sharding) -> None:
                 if length % (parts := prod(sizes[axis] for axis in axes)):
                     problem = f"{length} cannot be cut into {parts} equal parts"
                     raise DocumentError(f"{at}.{field}", problem, "use axes that divide it")
+    for name, inputs in sharding.operators.items():
+        for slot, cuts in enumerate(inputs):
+            if sharding.mesh.devices % max(1, prod(cuts)) or 0 in cuts:
+                problem = f"{' x '.join(map(str, cuts))} parts on {sharding.mesh.devices} devices"
+                raise DocumentError(f"$.sharding.operators[{name!r}][{slot}]", problem, "cut along axes of the mesh")
 
 
 def check_stages(stages: Sequence[Stage]) -> None:

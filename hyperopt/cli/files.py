@@ -16,7 +16,7 @@ from hyperopt.cli import sizes
 from hyperopt.documents import DocumentError, canonical, write
 from hyperopt.legality import IllegalPlan, OutOfMemory, Violation
 from hyperopt.node import Node
-from hyperopt.plan import HOST, Budget, Plan
+from hyperopt.plan import HOST, Budget, Plan, check_against
 from hyperopt.profile import Profile
 
 INFEASIBLE = 3
@@ -167,6 +167,8 @@ def validate(
     document, order = read_profile(profile), read_plan(plan)
     if order.program_digest not in ("", document.program_digest):
         say("the plan was made for another program (program_digest differs)")
+    if order.sharding is not None:
+        check_against(order.sharding, document)
     found = judge(document, order, hbm_bytes)
     if as_json:
         print(msgspec.json.encode([_violation(v) for v in found]).decode())
