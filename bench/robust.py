@@ -1,10 +1,10 @@
 """Robust plans against ordinary ones over made-up steps: what safety costs and what it brings, simulated.
 
-    python -m bench.robust --model MODEL [--operators 2000] [--seconds 20] [--quantile 0.95]
+    python -m bench.robust --model MODEL [--operators 1000] [--work 2000] [--quantile 0.95]
 
 Errors are those of a cost model that was fitted to this CPU (`hyperopt cost fit`), laid over steps of published models;
-no accelerator was measured. Both plans have the same time in all: the ordinary plan here is made with all of it, and not
-with the share that the robust one's search gives it.
+no accelerator was measured. Both searches have the same work in all: the ordinary plan here is made with all of it, and
+not with the share that the robust one's search gives it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ SHARES = (0.4, 0.7)
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.robust", description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--operators", type=int, default=2000)
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--operators", type=int, default=1000)
+    parser.add_argument("--work", type=int, default=2000, help="replays and search steps")
     parser.add_argument("--quantile", type=float, default=0.95)
     parser.add_argument("--traces", default=",".join(TRACES))
     parser.add_argument("--together", type=float, default=TOGETHER)
@@ -46,11 +46,11 @@ def main() -> None:
     found: list[dict[str, Any]] = []
     for name in options.traces.split(","):
         profile = generate(name, options.operators, 0)
-        peak, least = replay(profile).peak_bytes, memory_bound(Problem(profile, Budget())).bytes
+        peak, least = replay(profile).peak_bytes, memory_bound(Problem(profile, Budget(hbm_bytes=0))).bytes
         chosen_on, told_on = (scenarios(profile, model, table, n, i, options.together) for n, i in ((60, 0), (200, 1)))
         for share in SHARES:
             limit = int(least + share * (peak - least))
-            request = Request(Budget(hbm_bytes=limit), time_limit_s=options.seconds)
+            request = Request(Budget(hbm_bytes=limit), time_limit_s=None, work_limit=options.work)
             robust = plan_robustly(profile, request, chosen_on, told_on, options.quantile)
             ordinary = solve(profile, request)
             if not isinstance(ordinary, Plan) or not hasattr(robust, "robust_worth"):
@@ -65,7 +65,7 @@ def main() -> None:
             for which in ("ordinary", "robust", "unlimited"):
                 one = row[which]
                 print(
-                    f"{name:24} {share:.0%} {which:10} step {one['step_us'] / 1000:9.1f} {one['step_us_at'] / 1000:9.1f}"
+                    f"{name:22} {share:.0%} {which:9} step {one['step_us'] / 1000:9.1f} {one['step_us_at'] / 1000:9.1f}"
                     f"  stall {one['stall_us'] / 1000:8.1f} {one['stall_us_at'] / 1000:8.1f} ms  peak "
                     f"{one['peak_bytes'] / 2**30:6.2f} of {limit / 2**30:.2f} GiB, fits {one['fitted']}"
                     + (f"  ({robust.chosen})" if which == "robust" else ""),

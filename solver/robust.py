@@ -32,8 +32,9 @@ from hyperopt.engine import Arrays, arrays_of, orders_of, run
 from hyperopt.plan import EMPTY, Plan
 from hyperopt.profile import Profile
 from hyperopt.replay import replay
-from solver import Infeasible, OnProgress, Request, solve
+from solver import Infeasible, Request, solve
 from solver.labels import in_order_of_use
+from solver.request import OnProgress
 from solver.residency.absence import Replayed
 from solver.residency.document import bound_of, predicted
 from solver.residency.explain import explain
@@ -198,8 +199,14 @@ class Steps:
 
     def worth(self, plan: Plan, scenarios: Scenarios, quantile: float, limit: int | None) -> Worth:
         step, stall, peak, fitted = self.figures(plan, scenarios, limit)
-        at = [_at(values, q) for values in (step, stall) for q in (0.5, quantile)]
-        return Worth(*at, peak_bytes=int(peak.max(initial=0)), fitted=fitted)
+        return Worth(
+            step_us=_at(step, 0.5),
+            step_us_at=_at(step, quantile),
+            stall_us=_at(stall, 0.5),
+            stall_us_at=_at(stall, quantile),
+            peak_bytes=int(peak.max(initial=0)),
+            fitted=fitted,
+        )
 
     def _unlimited(self, scenarios: Scenarios) -> I64:
         key = id(scenarios)
@@ -231,8 +238,8 @@ def lines(robust: Robust) -> Sequence[str]:
     """The price of safety as a table."""
     at = f"{robust.quantile:.0%}"
     rows = [
-        f"{robust.scenarios} steps drawn anew, simulated; robust: made for {robust.chosen}",
-        f"{'':10} {'step, median':>14} {'step, ' + at:>14} {'stall, median':>14} {'stall, ' + at:>14} {'peak, most':>14}",
+        f"{robust.scenarios} steps drawn anew, simulated, median and {at}; robust: made for {robust.chosen}",
+        f"{'':10} " + " ".join(f"{head:>14}" for head in ("step", f"step, {at}", "stall", f"stall, {at}", "peak, most")),
     ]
     for name, worth in (
         ("ordinary", robust.ordinary_worth), ("robust", robust.robust_worth), ("unlimited", robust.unlimited)

@@ -88,8 +88,8 @@ def _aligned(
     """All along the largest: broadcasting, norms and their statistics, softmax, updates."""
     shapes, tensors = (*inputs, *outputs), (*ins, *outs)
     whole = max(range(len(shapes)), key=lambda i: (len(shapes[i]), prod(shapes[i]), i))
-    ways = [
-        _alignments(shape, tensors[i], shapes[whole], tensors[whole]) if prod(shape) > 1 or shape else [frozenset()]
+    ways: list[list[frozenset[Pair]]] = [
+        _alignments(shape, tensors[i], shapes[whole], tensors[whole]) if shape else [frozenset()]
         for i, shape in enumerate(shapes)
         if i != whole
     ]
@@ -173,7 +173,8 @@ def _grouped(before: Shape, after: Shape, first: range, second: range) -> Readin
     same, sums = set(), []
     i = j = 0
     while i < len(before) or j < len(after):
-        left, right = [], []
+        left: list[int] = []
+        right: list[int] = []
         a = b = 1
         while True:
             if i < len(before) and (a <= b or j == len(after)):

@@ -227,7 +227,7 @@ class _Follower:
         kind = self.profile.by_id[storage].kind
         if kind in FIXED:
             for dim in mine:
-                self._must(at, lambda dim=dim: self.powers.fix(dim, 0))  # type: ignore[misc]
+                self._must(at, lambda dim=dim: self.powers.fix(dim, 0))
         if storage not in self.kept:
             if not self._fits(storage, bytes_of(shape, self.profile.operators[at].dtypes[place])):
                 return  # a part tells nothing of the whole
@@ -255,7 +255,7 @@ class _Follower:
             equal = equal[:1]
         if equal:
             for dim in mine:
-                self._must(at, lambda dim=dim: self.powers.fix(dim, int(dim in equal)))  # type: ignore[misc]
+                self._must(at, lambda dim=dim: self.powers.fix(dim, int(dim in equal)))
         elif any(self.powers.of(dim) is None for dim in mine):
             self.balances.append(_Balance(tuple(mine), (), 1, at))
 
@@ -272,7 +272,7 @@ class _Follower:
 
     def _pairs(self, at: int, pairs: Sequence[tuple[int, int]]) -> None:
         for a, b in pairs:
-            self._must(at, lambda a=a, b=b: self.powers.join(a, b))  # type: ignore[misc]
+            self._must(at, lambda a=a, b=b: self.powers.join(a, b))
 
     def _must(self, at: int, act: object) -> None:
         try:
@@ -297,7 +297,8 @@ class _Follower:
         return all(self.powers.of(d) is not None for d in (*balance.left, *balance.right))
 
     def _weigh(self, balance: _Balance) -> bool:
-        rest, unknown = balance.plus, {}
+        rest = balance.plus
+        unknown: dict[int, int] = {}
         for side, sign in ((balance.left, -1), (balance.right, 1)):
             for dim in side:
                 if (power := self.powers.of(dim)) is None:
@@ -313,7 +314,7 @@ class _Follower:
         signs = set(unknown.values())
         if rest == 0 and len(signs) == 1:  # none is below 0
             for root in unknown:
-                self._must(balance.at, lambda root=root: self.powers.fix(root, 0))  # type: ignore[misc]
+                self._must(balance.at, lambda root=root: self.powers.fix(root, 0))
             return True
         if len(unknown) == 1:
             ((root, sign),) = unknown.items()
@@ -337,9 +338,9 @@ class _Follower:
                 continue
             for a, b in frozenset.intersection(*(r.same for r in left)):
                 news = self.powers.join(numbers[a], numbers[b]) or news
-            for dim, powers in zip(numbers, zip(*implied.values(), strict=True), strict=True):
-                if powers[0] is not None and len(set(powers)) == 1:
-                    news = self.powers.fix(dim, powers[0]) or news
+            for dim, told in zip(numbers, zip(*implied.values(), strict=True), strict=True):
+                if told[0] is not None and len(set(told)) == 1:
+                    news = self.powers.fix(dim, told[0]) or news
             still.append((at, left))
         self.open = still
         return news

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
+from typing import Literal
 
 import numpy as np
 from msgspec import UNSET, structs
@@ -29,7 +30,7 @@ from hyperopt.documents import DocumentError
 from hyperopt.mesh import Mesh
 from hyperopt.profile import IDLE, Operator, Profile, Storage
 
-SCALED = "scaled"
+SCALED: Literal["scaled"] = "scaled"
 """How a duration was predicted whose work is not counted: as it was, times how its bytes grow."""
 
 COMMUNICATION = "communication"

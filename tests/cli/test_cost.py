@@ -24,6 +24,21 @@ def model(cli: Cli, tmp_path: Path) -> Path:
     return tmp_path / "model.json"
 
 
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was fitted once, for the commands that use one."""
+    from hyperopt.cost import residual
+    from hyperopt.cost.features import rows_of
+    from hyperopt.cost.model import fit
+    from hyperopt.cost.work import Table
+
+    path = tmp_path_factory.mktemp("cost") / "model.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(residual, "OPTIONS", {**residual.OPTIONS, "max_iter": 40, "learning_rate": 0.2})
+        write(fit(rows_of(device(1, 150), Table.load())), path)
+    return path
+
+
 def test_predicted_durations_are_marked_and_the_others_kept(cli: Cli, model: Path, tmp_path: Path) -> None:
     known = operator("Add", [(333, 77), (333, 77)], [(333, 77)], 999.0)
     unknown = operator("Riddle", [(3,)], [(3,)], 7.0)
@@ -81,15 +96,15 @@ def test_drift_is_an_exit_code(cli: Cli, model: Path, tmp_path: Path) -> None:
 
 
 def test_what_if_writes_a_profile_of_the_other_size_and_the_same_size_changes_nothing(
-    cli: Cli, model: Path, tmp_path: Path
+    cli: Cli, ready: Path, tmp_path: Path
 ) -> None:
     before, after = tmp_path / "step.json", tmp_path / "after.json"
     write(step(16, 70), before)
-    assert cli("cost", "what-if", before, "--model", model, "--batch", 32, "-o", after, "--json") == 0
+    assert cli("cost", "what-if", before, "--model", ready, "--batch", 32, "-o", after, "--json") == 0
     out = profiles.load(after.read_bytes())[0]
     assert [s.bytes for s in out.storages] == [s.bytes for s in step(32, 70).storages]
     assert cli.answer["peak_bytes"] > 0 and cli.answer["peak_factors"] is None and cli.answer["storages_changed"] > 5
-    assert cli("cost", "what-if", before, "--model", model, "--batch", "16=16", "-o", after) == 0
+    assert cli("cost", "what-if", before, "--model", ready, "--batch", "16=16", "-o", after) == 0
     assert profiles.load(after.read_bytes())[0] == step(16, 70)
     assert "no captures with a measured peak" in cli.out
 
@@ -105,10 +120,10 @@ def test_what_if_writes_a_profile_of_the_other_size_and_the_same_size_changes_no
     ],
 )
 def test_what_if_refuses_in_one_line(
-    cli: Cli, model: Path, tmp_path: Path, options: tuple[str, str], said: str
+    cli: Cli, ready: Path, tmp_path: Path, options: tuple[str, str], said: str
 ) -> None:
     write(step(16, 70), tmp_path / "step.json")
-    assert cli("cost", "what-if", tmp_path / "step.json", "--model", model, "-o", tmp_path / "x.json", *options) == 64
+    assert cli("cost", "what-if", tmp_path / "step.json", "--model", ready, "-o", tmp_path / "x.json", *options) == 64
     assert said in cli.err and not (tmp_path / "x.json").exists()
 
 
@@ -120,7 +135,7 @@ def test_messages_and_peaks_are_kept_in_the_model(cli: Cli, tmp_path: Path) -> N
     assert cli.answer["messages"]["HCCS"]["sizes"] == 4 and cli.answer["peaks"] == {}
 
 
-def test_a_robust_plan_tells_the_price_of_safety(cli: Cli, model: Path, tmp_path: Path) -> None:
+def test_a_robust_plan_tells_the_price_of_safety(cli: Cli, ready: Path, tmp_path: Path) -> None:
     from hyperopt.profile import Links
     from hyperopt.replay import replay
 
@@ -139,9 +154,9 @@ def test_a_robust_plan_tells_the_price_of_safety(cli: Cli, model: Path, tmp_path
         "-o",
         tmp_path / "plan.json",
     ]
-    assert cli(*arguments, "--model", model, "--quantile", 0.95) == 0
+    assert cli(*arguments, "--model", ready, "--quantile", 0.95) == 0
     assert "safety:" in cli.err and "fits in 200 of 200" in cli.err
-    assert cli(*arguments, "--model", model) == 64 and "go together" in cli.err
-    assert cli(*arguments, "--model", model, "--quantile", 0.3) == 64 and "not between 0.5 and 1" in cli.err
+    assert cli(*arguments, "--model", ready) == 64 and "go together" in cli.err
+    assert cli(*arguments, "--model", ready, "--quantile", 0.3) == 64 and "not between 0.5 and 1" in cli.err
     write(structs.replace(small, device=structs.replace(small.device, name="other")), tmp_path / "step.json")
-    assert cli(*arguments, "--model", model, "--quantile", 0.95) == 64 and "model of the profile's device" in cli.err
+    assert cli(*arguments, "--model", ready, "--quantile", 0.95) == 64 and "model of the profile's device" in cli.err

@@ -1,4 +1,4 @@
-"""A training step of one attention layer, written down at any size as a capture would: what a what-if must arrive at."""
+"""A training step of one attention layer, written down at any size as a capture would: what a what-if must meet."""
 
 from __future__ import annotations
 
