@@ -237,9 +237,10 @@ def _at(values: I64, quantile: float) -> float:
 def lines(robust: Robust) -> Sequence[str]:
     """The price of safety as a table."""
     at = f"{robust.quantile:.0%}"
+    heads = ("step", f"step, {at}", "stall", f"stall, {at}", "peak, most")
     rows = [
         f"{robust.scenarios} steps drawn anew, simulated, median and {at}; robust: made for {robust.chosen}",
-        f"{'':10} " + " ".join(f"{head:>14}" for head in ("step", f"step, {at}", "stall", f"stall, {at}", "peak, most")),
+        f"{'':10} " + " ".join(f"{head:>14}" for head in heads),
     ]
     for name, worth in (
         ("ordinary", robust.ordinary_worth), ("robust", robust.robust_worth), ("unlimited", robust.unlimited)

@@ -186,18 +186,21 @@ class _Follower:
         if not self.dims[at]:
             return
         count = operator.inputs or 0
-        for places, ids in ((range(count), operator.reads), (range(count, len(self.dims[at])), operator.writes)):
-            self._match_side(at, operator, places, list(ids))
+        reads, writes = list(operator.reads), list(operator.writes)
+        self._match_side(at, operator, range(count), reads, [])
+        self._match_side(at, operator, range(count, len(self.dims[at])), writes, reads)
 
-    def _match_side(self, at: int, operator: Operator, places: Sequence[int], ids: list[int]) -> None:
+    def _match_side(
+        self, at: int, operator: Operator, places: Sequence[int], ids: list[int], others: list[int]
+    ) -> None:
+        """`others`: what is matched last (a result is new before it is in place)."""
         left, taken = list(ids), dict[int, Shape]()
         for place in places:
             shape = operator.shapes[place]
             need = bytes_of(shape, operator.dtypes[place])
             fits = [s for s in dict.fromkeys(ids) if self._fits(s, need) and taken.get(s, shape) == shape]
             if fits:
-                size = self.profile.by_id
-                chosen = min(fits, key=lambda s: (size[s].bytes, s in taken, self._strange(s, shape)))
+                chosen = min(fits, key=lambda s: self._rank(s, shape, s in taken, s in others))
                 self._hold(at, place, chosen)
                 taken[chosen] = shape
                 if chosen in left:
@@ -209,6 +212,10 @@ class _Follower:
                 whole = self.profile.by_id[left[0]].bytes
                 if need and whole > need and whole % need == 0 and len(left) <= len(places):
                     self._hold(at, place, left.pop(0))
+
+    def _rank(self, storage: int, shape: Shape, taken: bool, other: bool) -> tuple[int, bool, bool, bool]:
+        """The least is the best match: the tightest, for this tensor alone, seen in this shape."""
+        return self.profile.by_id[storage].bytes, taken, other, self._strange(storage, shape)
 
     def _fits(self, storage: int, need: int) -> bool:
         over = self.profile.by_id[storage].bytes - need
