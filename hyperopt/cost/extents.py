@@ -67,7 +67,7 @@ def _identity(tensors: Sequence[range]) -> frozenset[Pair]:
     return frozenset((a, b) for other in tensors[1:] for a, b in zip(first, other, strict=True))
 
 
-def _alignments(shape: Shape, own: range, whole: Shape, of: range) -> list[frozenset[Pair]]:
+def alignments(shape: Shape, own: range, whole: Shape, of: range) -> list[frozenset[Pair]]:
     """Ways in which a tensor lies along a larger one: at its end with ones repeated, or at its beginning (row sums)."""
     if len(shape) > len(whole):
         return []
@@ -89,7 +89,7 @@ def _aligned(
     shapes, tensors = (*inputs, *outputs), (*ins, *outs)
     whole = max(range(len(shapes)), key=lambda i: (len(shapes[i]), prod(shapes[i]), i))
     ways: list[list[frozenset[Pair]]] = [
-        _alignments(shape, tensors[i], shapes[whole], tensors[whole]) if shape else [frozenset()]
+        alignments(shape, tensors[i], shapes[whole], tensors[whole]) if shape else [frozenset()]
         for i, shape in enumerate(shapes)
         if i != whole
     ]
@@ -108,7 +108,7 @@ def _reduced(
         if own == ins[whole]:
             continue
         of = inputs[whole]
-        found = _alignments(shape, own, of, ins[whole]) if len(shape) == len(of) else []
+        found = alignments(shape, own, of, ins[whole]) if len(shape) == len(of) else []
         if not found:
             found = [
                 frozenset(zip(own, (ins[whole][i] for i in kept), strict=True))
@@ -141,7 +141,7 @@ def _multiplied(
     for (m, k), (k2, n) in product(((-2, -1), (-1, -2)), ((-2, -1), (-1, -2))):
         if (a[m], a[k], b[n]) == (y[-2], b[k2], y[-1]):
             ways.append(frozenset({*lead, (at_a[m], at_y[-2]), (at_b[n], at_y[-1]), (at_a[k], at_b[k2])}))
-    added = [_alignments(shape, own, y, at_y) for shape, own in zip(inputs[2:], ins[2:], strict=True)]
+    added = [alignments(shape, own, y, at_y) for shape, own in zip(inputs[2:], ins[2:], strict=True)]
     return _together([ways, *added])
 
 

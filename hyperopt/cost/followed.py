@@ -17,10 +17,11 @@ nothing is guessed.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
-from hyperopt.cost.extents import Reading, Shape, between, readings
+from hyperopt.cost.extents import Reading, Shape, alignments, between, readings
 from hyperopt.cost.formulas import ITEM_BYTES
 from hyperopt.cost.work import Table
 from hyperopt.documents import DocumentError
@@ -153,7 +154,10 @@ class _Follower:
                 continue
             kind = self.table.kind(operator.type, operator.name)
             name, family = (kind.name, kind.family) if kind else ("", "")
-            shapes, count = operator.shapes, operator.inputs or 0
+            if operator.inputs is None:
+                self._unsaid(at, operator, family)
+                continue
+            shapes, count = operator.shapes, operator.inputs
             found = list(readings(name, family, shapes[:count], shapes[count:]))
             if not found:
                 self.unread.append(at)
@@ -169,13 +173,20 @@ class _Follower:
 
     def _number(self, operator: Operator) -> None:
         found = []
-        known = operator.inputs is not None
+        # Without `inputs` shapes may be of anything, unless there is one for each storage that is written.
+        known = operator.inputs is not None or self._shows_results(operator)
         for shape in operator.shapes if known else ():
             numbers = [self.powers.new(self._start(length)) for length in shape]
             self.lengths.update(zip(numbers, shape, strict=True))
             found.append(numbers)
         self.dims.append(found)
         self.held.append([None] * len(found))
+
+    def _shows_results(self, operator: Operator) -> bool:
+        return len(operator.shapes) == len(operator.writes) and all(
+            self._fits(id, bytes_of(shape, dtype))
+            for id, shape, dtype in zip(operator.writes, operator.shapes, operator.dtypes, strict=False)
+        )
 
     def _start(self, length: int) -> int | None:
         """Known at once: what is no multiple of the old length does not grow."""
@@ -274,6 +285,22 @@ class _Follower:
         for left, right in reading.sums:
             self.balances.append(_Balance(tuple(numbers[i] for i in left), tuple(numbers[i] for i in right), 0, at))
 
+    def _unsaid(self, at: int, operator: Operator, family: str) -> None:
+        """A kernel that the source shows by its results alone: element by element, they lie along what it reads."""
+        for id in operator.reads if family == "elementwise" else ():
+            if id not in self.kept:
+                continue
+            first, its = self.kept[id]
+            was, theirs = self.profile.operators[first].shapes[its], self.dims[first][its]
+            for shape, mine in zip(operator.shapes, self.dims[at], strict=True):
+                sides = ((was, theirs), (shape, mine))
+                (small, small_dims), (large, large_dims) = sorted(sides, key=lambda side: (len(side[0]), prod(side[0])))
+                ways = alignments(small, range(len(small)), large, range(len(large)))
+                if len(ways) == 1:
+                    for a, b in ways[0]:
+                        with suppress(_Clash):  # what it reads is inferred
+                            self.powers.join(small_dims[a], large_dims[b])
+
     def _flat(self, at: int) -> list[int]:
         return [dim for tensor in self.dims[at] for dim in tensor]
 
@@ -292,11 +319,13 @@ class _Follower:
         while True:
             news = True
             while news:
-                news = False
+                news, still = False, []
                 for balance in self.balances:
+                    if not self._known(balance):  # what is known now is weighed once more, and then done with
+                        still.append(balance)
                     news = self._weigh(balance) or news
+                self.balances = still
                 news = self._exclude() or news
-                self.balances = [b for b in self.balances if not self._known(b)]
             if not self._split():
                 return
 
@@ -393,29 +422,22 @@ class _Follower:
     # -- the end -------------------------------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """What nothing that grows has reached does not grow; then everything must agree."""
-        for number in range(len(self.powers.up)):
-            if self.powers.of(number) is None:
-                self.powers.fix(number, 0)
-        for balance in self.balances:
-            left, right = (sum(self.powers.of(d) or 0 for d in side) for side in (balance.left, balance.right))
-            if left != right + balance.plus:
-                raise self._refusal(
-                    balance.at, f"of several dimensions that could be the {self.axis} none is known to be it"
-                )
-        for at, found in self.open:
-            numbers = self._flat(at)
-            if all(self._implied(numbers, r) is None for r in found):
-                problem = (
-                    f"its shapes can be read in {len(found)} ways, and grow with the {self.axis} in different ones"
-                )
-                raise self._refusal(at, problem)
+        """Everything must be known by now, and agree."""
         for at in self.unread:
-            if any(self.powers.of(dim) for dim in self._flat(at)):
+            if any(self.powers.of(dim) != 0 for dim in self._flat(at)):
                 problem = f"what it does with the {self.axis} is not known"
-                raise self._refusal(
-                    at, problem, "give its type a family with --operators FILE (docs/reference/cost.md)"
-                )
+                raise self._refusal(at, problem, "give its type a family with --operators FILE")
+        for balance in self.balances:
+            if not self._known(balance):
+                problem = f"of several dimensions that could be the {self.axis} none is known to be it"
+                raise self._refusal(balance.at, problem)
+        for at, found in self.open:
+            if any(self.powers.of(dim) is None for dim in self._flat(at)):
+                problem = f"its shapes can be read in {len(found)} ways, with different growth of the {self.axis}"
+                raise self._refusal(at, problem)
+        for at in range(len(self.dims)):
+            if any(self.powers.of(dim) is None for dim in self._flat(at)):
+                raise self._refusal(at, f"nothing tells whether it grows with the {self.axis}")
 
     def _answer(self) -> Followed:
         def seen(at: int, place: int) -> Seen:

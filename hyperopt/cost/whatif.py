@@ -152,6 +152,9 @@ def _grown(profile: Profile, table: Table, growth: Growth, told: _Told) -> Profi
     old = growth.old if growth.old is not None else _old(profile, growth.axis)
     if old == growth.new:
         return profile
+    if old == 1:
+        problem = f"a {growth.axis} of 1 cannot be told from dimensions that are 1 anyway"
+        raise DocumentError("$.operators", problem, f"profile with a {growth.axis} of 2 or more")
     if not any(s.kind == "input" for s in profile.storages):
         problem = f"no storage is an input, from which the {growth.axis} could be followed"
         raise DocumentError("$.storages", problem, "capture the step with `hyperopt capture`")
@@ -224,7 +227,7 @@ def _rewritten(
             sizes[storage.id] = now + storage.bytes - was
     found = []
     for operator, seen_by, now_by in zip(profile.operators, followed.operators, operators, strict=True):
-        if operator.inputs is None:
+        if not seen_by:
             now_by = [_of_storage(operator, i, followed, storages) for i in range(len(operator.shapes))]
         if not operator.shapes or (
             now_by == list(zip(operator.shapes, operator.dtypes, strict=False)) and not operator.workspace_bytes
