@@ -35,7 +35,8 @@ from hyperopt.profile import IDLE, Operator, Profile
 from hyperopt.replay import replay
 
 SMALL = {"layers": 2, "width": 96, "heads": 4, "sequence": 128, "batch": 16}
-LARGE = ({"batch": 32}, {"sequence": 256}, {"batch": 32, "sequence": 256})
+TINY = {"layers": 1, "width": 64, "heads": 4, "sequence": 64, "batch": 8}
+"""Kernels so short that other work seldom meets them."""
 FEWEST_US = 20.0
 """Kernels below are left out of the median error: they are all launch."""
 
@@ -144,6 +145,7 @@ def main() -> None:
     parser.add_argument("--mode", default="graph")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--capture", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.capture:
@@ -151,19 +153,22 @@ def main() -> None:
         return
     options.folder.mkdir(parents=True, exist_ok=True)
     table = Table.load()
-    every = [SMALL, *(SMALL | size for size in LARGE)]
+    base = TINY if options.tiny else SMALL
+    batch, length = 2 * base["batch"], 2 * base["sequence"]
+    larger = ({"batch": batch}, {"sequence": length}, {"batch": batch, "sequence": length})
+    every = [base, *(base | size for size in larger)]
     for number in range(1, options.rounds + 1):  # in turns
         found_so_far = [captured(options.folder, options.mode, size, options.steps, number) for size in every]
     small, *sizes = map(quickest, found_so_far)
     rows = rows_of(read(options.calibration), table)
     model = models.fit(rows)
-    same = what_if(small, model, table, [Growth("batch", SMALL["batch"], SMALL["batch"])])
+    same = what_if(small, model, table, [Growth("batch", base["batch"], base["batch"])])
     print(f"the same batch: {'nothing changes' if same.profile == small else 'CHANGED'}")
     found = {}
-    for size, real in zip(LARGE, sizes, strict=True):
-        growths = [Growth(axis, new, SMALL[axis]) for axis, new in size.items()]
+    for size, real in zip(larger, sizes, strict=True):
+        growths = [Growth(axis, new, base[axis]) for axis, new in size.items()]
         made = what_if(small, model, table, growths)
-        name = ", ".join(f"{axis} {SMALL[axis]} -> {new}" for axis, new in size.items())
+        name = ", ".join(f"{axis} {base[axis]} -> {new}" for axis, new in size.items())
         row = found[name] = compare(made.profile, real, small, model, table) | {"sources": dict(made.sources)}
         equal = ", ".join(f"{row[f'{what}_equal']} {what}" for what in ("shapes", "workspaces", "accesses"))
         print(
@@ -180,7 +185,7 @@ def main() -> None:
             f"{row['peak_replayed_off']:+.3%} of replayed; {row['sources']}",
             flush=True,
         )
-    path = options.folder / f"{options.mode}.json"
+    path = options.folder / f"{options.mode}{'-tiny' if options.tiny else ''}.json"
     path.write_text(json.dumps(found, indent=1))
 
 
