@@ -35,6 +35,7 @@ def robustly(
     from hyperopt.cost.features import device_of
     from hyperopt.cost.model import load
     from hyperopt.cost.scenarios import scenarios
+    from hyperopt.cost.whatif import is_of
     from hyperopt.cost.work import OperatorFileError, Table
     from solver import Infeasible
     from solver.robust import lines, plan_robustly
@@ -45,7 +46,7 @@ def robustly(
         problem = "is for --objective min_step_time, without --node"
         raise typer.BadParameter(problem, param_hint="--quantile")
     known = load(model.read_bytes())
-    if device_of(profile) != known.device:
+    if not is_of(known, profile):
         problem = f"the profile is of {device_of(profile) or 'no named device'}, the model of {known.device}"
         raise DocumentError("$.device.name", problem, "give a model of the profile's device")
     try:

@@ -437,6 +437,9 @@ class _Follower:
                 raise self._refusal(at, problem)
         for at in range(len(self.dims)):
             if any(self.powers.of(dim) is None for dim in self._flat(at)):
+                if self.profile.operators[at].inputs is None:
+                    problem = "its source does not say which tensors go in"
+                    raise self._refusal(at, problem, "capture the step with `hyperopt capture`")
                 raise self._refusal(at, f"nothing tells whether it grows with the {self.axis}")
 
     def _answer(self) -> Followed:

@@ -11,6 +11,7 @@ all of it. On another device nothing was measured, and the prediction stands alo
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +105,7 @@ def what_if(
         after = _grown(after, table, growth, told)
     for old_type, new_type in (dtypes or {}).items():
         after = _cast(after, table, old_type, new_type, told)
-    if device is None and device_of(profile) != model.device:
+    if device is None and not is_of(model, profile):
         problem = f"the profile is of {device_of(profile) or 'no named device'}, the model of {model.device}"
         raise DocumentError(
             "$.device.name", problem, "give --device, a profile of the model's device, to move the step"
@@ -129,6 +130,13 @@ def what_if(
     operators = tuple(structs.replace(o, start_us=0.0) for o in after.operators)
     after = structs.replace(after, run=run, measured=None, operators=operators)
     return WhatIf(after, sources, kept, grown, _busy(profile), _busy(after), tuple(told.notes))
+
+
+def is_of(model: CostModel, profile: Profile) -> bool:
+    """Whether the model is of the profile's device and framework. What stands in brackets is about the way of
+    capturing: PyNative's profiles are of ``CPU (MindSpore memory pool)``, calibration's of ``cpu``."""
+    mine, theirs = (re.sub(r"\s*\([^)]*\)", "", name).lower() for name in (device_of(profile), model.device))
+    return mine == theirs
 
 
 def _busy(profile: Profile) -> float:
@@ -269,13 +277,20 @@ def _workspace(operator: Operator, before: Sequence[Seen], after: Sequence[Tenso
     if not operator.workspace_bytes or not before:
         return operator.workspace_bytes
     count = operator.inputs or 0
-    unread = [i for i in range(count, len(before)) if before[i].storage is None]
-    was = sum(bytes_of(before[i].shape, before[i].dtype) for i in unread)
-    now = sum(bytes_of(*after[i]) for i in unread)
-    if was > operator.workspace_bytes:
-        was = now = 0
+    results = range(count, len(before))
+
+    def size(places: Sequence[int], tensors: Sequence[Tensor]) -> int:
+        return sum(bytes_of(*tensors[i]) for i in places)
+
+    shown = [(t.shape, t.dtype) for t in before]
+    unread = [i for i in results if before[i].storage is None or before[i].storage in operator.reads]
+    if size(unread, shown) > operator.workspace_bytes:
+        unread = [i for i in results if before[i].storage is None]
+    if size(unread, shown) > operator.workspace_bytes:
+        unread = []
+    was, now = size(unread, shown), size(unread, after)
     rest = operator.workspace_bytes - was
-    all_was, all_now = sum(bytes_of(t.shape, t.dtype) for t in before), sum(bytes_of(*t) for t in after)
+    all_was, all_now = size(range(len(before)), shown), size(range(len(after)), after)
     if rest > PADDING and all_was != all_now and all_was:
         told.workspaces += 1
         rest = ceil(rest * all_now / all_was)
@@ -284,7 +299,7 @@ def _workspace(operator: Operator, before: Sequence[Seen], after: Sequence[Tenso
 
 def _moved(profile: Profile, device: Profile, model: CostModel) -> Profile:
     """The step on another device: its memory, links and framework."""
-    if device_of(device) != model.device:
+    if not is_of(model, device):
         problem = (
             f"the profile of the device is of {device_of(device) or 'no named device'}, the model of {model.device}"
         )

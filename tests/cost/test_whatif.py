@@ -198,3 +198,47 @@ def test_collectives_in_the_step_go_by_rings_where_the_model_has_messages(model:
     by_ring, by_model = (what_if(ranks, m, TABLE, [Growth("batch", 32)]).profile.operators[2] for m in (known, model))
     assert by_ring.duration_us == pytest.approx(100.0, rel=0.01)  # latency alone, twice the bytes cost nothing
     assert by_model.duration_us > 150
+
+
+def as_pynative(profile: Profile) -> Profile:
+    """Blocks rounded up as its pool does; and one kernel that is shown by its result alone."""
+    rounded = tuple(
+        s if s.resident_at_start else structs.replace(s, bytes=-(-s.bytes // 512) * 512) for s in profile.storages
+    )
+    operators = tuple(
+        structs.replace(o, inputs=None, shapes=o.shapes[-1:], dtypes=o.dtypes[-1:]) if o.type == "Sub" else o
+        for o in profile.operators
+    )
+    return structs.replace(profile, storages=rounded, operators=operators)
+
+
+def test_pynative_rounds_blocks_and_shows_some_kernels_by_results_alone(model: CostModel) -> None:
+    before = as_pynative(step(16, 70))
+    found = what_if(before, model, TABLE, [Growth("batch", 48), Growth("sequence", 35)])
+    same_sizes(found.profile, as_pynative(step(48, 35)))
+    assert found.sources["scaled"] == 1
+    named = structs.replace(before, device=Device(name="Toy (a pool of memory)"))
+    same_sizes(what_if(named, model, TABLE, [Growth("batch", 48)]).profile, as_pynative(step(48, 70)))
+
+
+def test_what_nothing_tells_is_not_taken_to_stay(model: CostModel) -> None:
+    """A constant repeated along the batch, which nobody who knows of the batch reads."""
+    before = step(16, 70)
+    repeated = Operator(
+        type="Tile", duration_us=1.0, shapes=((1, 1), (16 * 70, 1)), dtypes=("float32",) * 2, inputs=1, writes=(900,)
+    )
+    storage = structs.replace(before.storages[-1], id=900, bytes=16 * 70 * 4, name="repeated")
+    odd = structs.replace(
+        before, operators=(repeated, *before.operators), storages=(*before.storages, storage)
+    )
+    with pytest.raises(DocumentError, match="nothing tells whether it grows"):
+        what_if(odd, model, TABLE, [Growth("batch", 32)])
+    made_up = structs.replace(odd, operators=(structs.replace(repeated, inputs=None, shapes=repeated.shapes[1:],
+                                                              dtypes=("float32",)), *before.operators))  # fmt: skip
+    with pytest.raises(DocumentError, match="does not say which tensors go in"):
+        what_if(made_up, model, TABLE, [Growth("batch", 32)])
+
+
+def test_a_batch_of_one_is_refused(model: CostModel) -> None:
+    with pytest.raises(DocumentError, match="batch of 2 or more"):
+        what_if(step(1, 70), model, TABLE, [Growth("batch", 4)])
