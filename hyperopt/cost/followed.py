@@ -23,12 +23,10 @@ from math import prod
 
 from hyperopt.cost.extents import Reading, Shape, alignments, between, readings
 from hyperopt.cost.formulas import ITEM_BYTES
+from hyperopt.cost.powers import Balance, Clash, Powers
 from hyperopt.cost.work import Table
 from hyperopt.documents import DocumentError
 from hyperopt.profile import IDLE, Operator, Profile
-
-HIGHEST = 2
-"""Power: two sequence dimensions in one, at most."""
 
 UNIT, PADDING = 512, 1024
 """Bytes: what pools round blocks up to, and by how much a storage may then exceed its tensor."""
@@ -71,75 +69,17 @@ def see(profile: Profile, table: Table) -> Followed:
     return _Follower(profile, table, "", NOTHING).run()
 
 
-class _Clash(Exception):
-    """Two powers for one dimension."""
-
-
-class _Powers:
-    """Dimensions that grow alike, as a forest (union and find), with the power where it is known."""
-
-    def __init__(self) -> None:
-        self.up: list[int] = []
-        self.power: list[int | None] = []
-
-    def new(self, power: int | None) -> int:
-        self.up.append(len(self.up))
-        self.power.append(power)
-        return len(self.up) - 1
-
-    def root(self, a: int) -> int:
-        while self.up[a] != a:
-            self.up[a] = self.up[self.up[a]]
-            a = self.up[a]
-        return a
-
-    def of(self, a: int) -> int | None:
-        return self.power[self.root(a)]
-
-    def fix(self, a: int, power: int) -> bool:
-        """Whether that was news. Raises `_Clash`."""
-        root = self.root(a)
-        if self.power[root] is None and 0 <= power <= HIGHEST:
-            self.power[root] = power
-            return True
-        if self.power[root] != power:
-            raise _Clash
-        return False
-
-    def join(self, a: int, b: int) -> bool:
-        """Whether that was news. Raises `_Clash`."""
-        a, b = self.root(a), self.root(b)
-        if a == b:
-            return False
-        known = self.power[a] if self.power[a] is not None else self.power[b]
-        if None not in (self.power[a], self.power[b]) and self.power[a] != self.power[b]:
-            raise _Clash
-        self.up[b] = a
-        self.power[a] = known
-        return True
-
-
-@dataclass
-class _Balance:
-    """The powers of `left` add up to those of `right` and `plus`; `at`: the operator that says so."""
-
-    left: tuple[int, ...]
-    right: tuple[int, ...]
-    plus: int
-    at: int
-
-
 class _Follower:
     def __init__(self, profile: Profile, table: Table, axis: str, old: int) -> None:
         self.profile, self.table, self.axis, self.old = profile, table, axis, old
-        self.powers = _Powers()
+        self.powers = Powers()
         self.rounded = is_rounded(profile)
         self.dims: list[list[list[int]]] = []
         """Operator, tensor, dimension -> its number."""
         self.held: list[list[int | None]] = []
         self.kept: dict[int, tuple[int, int]] = {}
         """Storage -> operator and tensor that show it first."""
-        self.balances: list[_Balance] = []
+        self.balances: list[Balance] = []
         self.open: list[tuple[int, list[Reading]]] = []
         self.unread: list[int] = []
         self.assumed = 0
@@ -257,12 +197,12 @@ class _Follower:
         known, theirs = self.profile.operators[first].shapes[its], self.dims[first][its]
         reading = between(known, shape)
         if reading is None:  # a part of it: as much of the batch as the whole
-            self.balances.append(_Balance(tuple(theirs), tuple(mine), 0, at))
+            self.balances.append(Balance(tuple(theirs), tuple(mine), 0, at))
             return
         numbers = [*theirs, *mine]
         self._pairs(at, [(numbers[a], numbers[b]) for a, b in reading.same])
         for left, right in reading.sums:
-            self.balances.append(_Balance(tuple(numbers[i] for i in left), tuple(numbers[i] for i in right), 0, at))
+            self.balances.append(Balance(tuple(numbers[i] for i in left), tuple(numbers[i] for i in right), 0, at))
 
     def _seed(self, at: int, place: int) -> None:
         """An input grows: along the dimension of the old length, the first of such for a batch, all for a sequence;
@@ -275,7 +215,7 @@ class _Follower:
             for dim in mine:
                 self._must(at, lambda dim=dim: self.powers.fix(dim, int(dim in equal)))
         elif any(self.powers.of(dim) is None for dim in mine):
-            self.balances.append(_Balance(tuple(mine), (), 1, at))
+            self.balances.append(Balance(tuple(mine), (), 1, at))
 
     # -- going on ------------------------------------------------------------------------------------------
 
@@ -283,7 +223,7 @@ class _Follower:
         numbers = self._flat(at)
         self._pairs(at, [(numbers[a], numbers[b]) for a, b in reading.same])
         for left, right in reading.sums:
-            self.balances.append(_Balance(tuple(numbers[i] for i in left), tuple(numbers[i] for i in right), 0, at))
+            self.balances.append(Balance(tuple(numbers[i] for i in left), tuple(numbers[i] for i in right), 0, at))
 
     def _unsaid(self, at: int, operator: Operator, family: str) -> None:
         """A kernel that the source shows by its results alone: element by element, they lie along what it reads."""
@@ -298,7 +238,7 @@ class _Follower:
                 ways = alignments(small, range(len(small)), large, range(len(large)))
                 if len(ways) == 1:
                     for a, b in ways[0]:
-                        with suppress(_Clash):  # what it reads is inferred
+                        with suppress(Clash):  # what it reads is inferred
                             self.powers.join(small_dims[a], large_dims[b])
 
     def _flat(self, at: int) -> list[int]:
@@ -311,7 +251,7 @@ class _Follower:
     def _must(self, at: int, act: object) -> None:
         try:
             act()  # type: ignore[operator]
-        except _Clash:
+        except Clash:
             raise self._refusal(at, f"its tensors would grow with the {self.axis} in contradictory ways") from None
 
     def _settle(self) -> None:
@@ -329,10 +269,10 @@ class _Follower:
             if not self._split():
                 return
 
-    def _known(self, balance: _Balance) -> bool:
+    def _known(self, balance: Balance) -> bool:
         return all(self.powers.of(d) is not None for d in (*balance.left, *balance.right))
 
-    def _weigh(self, balance: _Balance) -> bool:
+    def _weigh(self, balance: Balance) -> bool:
         rest = balance.plus
         unknown: dict[int, int] = {}
         for side, sign in ((balance.left, -1), (balance.right, 1)):

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import ceil, prod
+from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -23,13 +23,14 @@ from msgspec import UNSET, structs
 
 from hyperopt.cost import collectives
 from hyperopt.cost.features import device_of, rows_of
-from hyperopt.cost.followed import FIXED, PADDING, UNIT, Followed, Seen, bytes_of, follow, inputs_of, is_rounded, see
+from hyperopt.cost.followed import Seen, bytes_of, follow, inputs_of, see
 from hyperopt.cost.messages import level_of
 from hyperopt.cost.model import SEEN, CostModel, Predictions
+from hyperopt.cost.resized import Told, rewritten
 from hyperopt.cost.work import Table
 from hyperopt.documents import DocumentError
 from hyperopt.mesh import Mesh
-from hyperopt.profile import IDLE, Operator, Profile, Storage
+from hyperopt.profile import IDLE, Operator, Profile
 
 SCALED: Literal["scaled"] = "scaled"
 """How a duration was predicted whose work is not counted: as it was, times how its bytes grow."""
@@ -65,13 +66,6 @@ class WhatIf:
     notes: tuple[str, ...]
 
 
-@dataclass
-class _Told:
-    notes: list[str] = field(default_factory=list)
-    assumed: int = 0
-    workspaces: int = 0
-
-
 def what_if(
     profile: Profile,
     model: CostModel,
@@ -88,21 +82,21 @@ def what_if(
     The same sizes on the same device give back the same profile. Raises `DocumentError` where something cannot be
     followed, by operator and remedy.
     """
-    told = _Told()
+    told = Told()
     if profile.timing_only and (growths or dtypes or shards > 1):
         raise DocumentError(
             "$.storages", "there are none, so nothing tells how tensors go together", "profile memory too"
         )
-    if shards > 1:
-        old = _old(profile, "batch")
-        if old % shards:
-            raise DocumentError(
-                "$.operators", f"a batch of {old} is not cut into {shards}", "use a number that divides it"
-            )
-        growths = (*growths, Growth("batch", old // shards, old))
     after = profile
     for growth in growths:
         after = _grown(after, table, growth, told)
+    if shards > 1:
+        batch = next((growth.new for growth in growths if growth.axis == "batch"), None) or _old(after, "batch")
+        if batch % shards:
+            raise DocumentError(
+                "$.operators", f"a batch of {batch} is not cut into {shards}", "use one that divides it"
+            )
+        after = _grown(after, table, Growth("batch", batch // shards, batch), told)
     for old_type, new_type in (dtypes or {}).items():
         after = _cast(after, table, old_type, new_type, told)
     if device is None and not is_of(model, profile):
@@ -156,7 +150,7 @@ def _old(profile: Profile, axis: str) -> int:
     return found.pop()
 
 
-def _grown(profile: Profile, table: Table, growth: Growth, told: _Told) -> Profile:
+def _grown(profile: Profile, table: Table, growth: Growth, told: Told) -> Profile:
     old = growth.old if growth.old is not None else _old(profile, growth.axis)
     if old == growth.new:
         return profile
@@ -180,11 +174,11 @@ def _grown(profile: Profile, table: Table, growth: Growth, told: _Told) -> Profi
             for n, power in zip(seen.shape, seen.powers, strict=True)
         )
 
-    return _rewritten(profile, followed, {s: (shape_of(t), t.dtype) for s, t in followed.storages.items()},
+    return rewritten(profile, followed, {s: (shape_of(t), t.dtype) for s, t in followed.storages.items()},
                       [[(shape_of(t), t.dtype) for t in tensors] for tensors in followed.operators], told)  # fmt: skip
 
 
-def _cast(profile: Profile, table: Table, old: str, new: str, told: _Told) -> Profile:
+def _cast(profile: Profile, table: Table, old: str, new: str, told: Told) -> Profile:
     """Every tensor of the type, but optimizer states, which training keeps as they are, and single numbers."""
     for name in (old, new):
         if not bytes_of((1,), name):
@@ -203,98 +197,8 @@ def _cast(profile: Profile, table: Table, old: str, new: str, told: _Told) -> Pr
     told.notes.append(
         f"{old} -> {new} for all but optimizer states and single numbers; no casts are added between them"
     )
-    return _rewritten(profile, followed, {s: (t.shape, dtype_of(t)) for s, t in followed.storages.items()},
+    return rewritten(profile, followed, {s: (t.shape, dtype_of(t)) for s, t in followed.storages.items()},
                       [[(t.shape, dtype_of(t)) for t in tensors] for tensors in followed.operators], told)  # fmt: skip
-
-
-Tensor = tuple[tuple[int, ...], str]
-
-
-def _rewritten(
-    profile: Profile,
-    followed: Followed,
-    storages: dict[int, Tensor],
-    operators: list[list[Tensor]],
-    told: _Told,
-) -> Profile:
-    """The profile with these tensors in its storages and operators; durations as they were."""
-    rounded = is_rounded(profile)
-    sizes: dict[int, int] = {}
-    for storage in profile.storages:
-        if storage.id not in storages:
-            _check_unseen(profile, storage)
-            sizes[storage.id] = storage.bytes
-            continue
-        seen = followed.storages[storage.id]
-        was, now = bytes_of(seen.shape, seen.dtype), bytes_of(*storages[storage.id])
-        if now == was:
-            sizes[storage.id] = storage.bytes
-        elif rounded and not storage.resident_at_start:
-            sizes[storage.id] = ceil(now / UNIT) * UNIT
-        else:
-            sizes[storage.id] = now + storage.bytes - was
-    found = []
-    for operator, seen_by, now_by in zip(profile.operators, followed.operators, operators, strict=True):
-        if not seen_by:
-            now_by = [_of_storage(operator, i, followed, storages) for i in range(len(operator.shapes))]
-        if not operator.shapes or (
-            now_by == list(zip(operator.shapes, operator.dtypes, strict=False)) and not operator.workspace_bytes
-        ):
-            found.append(operator)
-            continue
-        workspace = _workspace(operator, seen_by, now_by, told)
-        shapes, dtypes = tuple(t[0] for t in now_by), tuple(t[1] for t in now_by)
-        found.append(structs.replace(operator, shapes=shapes, dtypes=dtypes, workspace_bytes=workspace))
-    changed = tuple(structs.replace(s, bytes=sizes[s.id]) if s.bytes != sizes[s.id] else s for s in profile.storages)
-    return structs.replace(profile, operators=tuple(found), storages=changed)
-
-
-def _of_storage(operator: Operator, place: int, followed: Followed, storages: dict[int, Tensor]) -> Tensor:
-    """Of an operator that does not say what goes in: what it shows of a storage that it writes."""
-    shape, dtype = operator.shapes[place], operator.dtypes[place] if place < len(operator.dtypes) else ""
-    for id in operator.writes:
-        if id in storages and followed.storages[id].shape == shape:
-            return storages[id]
-    return shape, dtype
-
-
-def _check_unseen(profile: Profile, storage: Storage) -> None:
-    """A storage that no operator names by shape: small ones and weights stay, of others nobody knows."""
-    if storage.kind in FIXED or storage.bytes <= PADDING:
-        return
-    user = next((i for i, o in enumerate(profile.operators) if storage.id in o.accesses), None)
-    if user is None:
-        return
-    what = f"{profile.operators[user].type} uses storage {storage.id} ({storage.kind}, {storage.bytes} bytes)"
-    raise DocumentError(
-        f"$.operators[{user}].shapes", f"{what} in no shape that fits it", "capture with a version that records inputs"
-    )
-
-
-def _workspace(operator: Operator, before: Sequence[Seen], after: Sequence[Tensor], told: _Told) -> int:
-    """Results that nobody reads, which count as workspace, by their shapes; what is left grows with the tensors where
-    it is more than a few numbers."""
-    if not operator.workspace_bytes or not before:
-        return operator.workspace_bytes
-    count = operator.inputs or 0
-    results = range(count, len(before))
-
-    def size(places: Sequence[int], tensors: Sequence[Tensor]) -> int:
-        return sum(bytes_of(*tensors[i]) for i in places)
-
-    shown = [(t.shape, t.dtype) for t in before]
-    unread = [i for i in results if before[i].storage is None or before[i].storage in operator.reads]
-    if size(unread, shown) > operator.workspace_bytes:
-        unread = [i for i in results if before[i].storage is None]
-    if size(unread, shown) > operator.workspace_bytes:
-        unread = []
-    was, now = size(unread, shown), size(unread, after)
-    rest = operator.workspace_bytes - was
-    all_was, all_now = size(range(len(before)), shown), size(range(len(after)), after)
-    if rest > PADDING and all_was != all_now and all_was:
-        told.workspaces += 1
-        rest = ceil(rest * all_now / all_was)
-    return now + rest
 
 
 def _moved(profile: Profile, device: Profile, model: CostModel) -> Profile:
@@ -308,7 +212,8 @@ def _moved(profile: Profile, device: Profile, model: CostModel) -> Profile:
         profile.run, framework=device.run.framework, framework_version=device.run.framework_version,
         notes=(*profile.run.notes, f"moved from {device_of(profile)} to {model.device}: durations predicted outright"),
     )  # fmt: skip
-    return structs.replace(profile, device=device.device, run=run)
+    there = structs.replace(device.device, base_bytes=profile.device.base_bytes)
+    return structs.replace(profile, device=there, run=run)
 
 
 # -- times ---------------------------------------------------------------------------------------------------
@@ -397,7 +302,7 @@ def _ring(operator: Operator, profile: Profile, model: CostModel, table: Table) 
 # -- more devices --------------------------------------------------------------------------------------------
 
 
-def _summed(profile: Profile, table: Table, model: CostModel, mesh: Mesh | None, shards: int, told: _Told) -> Profile:
+def _summed(profile: Profile, table: Table, model: CostModel, mesh: Mesh | None, shards: int, told: Told) -> Profile:
     """The gradients that optimizers read are added up over all devices, each as soon as it is written, on a stream of
     its own."""
     if mesh is None or mesh.devices != shards:

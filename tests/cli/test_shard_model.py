@@ -72,7 +72,7 @@ def test_links_that_a_cost_model_has_measured_are_priced_by_it(cli: Cli, files: 
     known = Messages(latency_us=3.5, bytes_per_s=1e11, sizes=9, error=0.02)
     fitted = fit(rows_of(device(1, 30), Table.load()))
     write(structs.replace(fitted, messages={"HCCS": known}), tmp_path / "model.json")
-    named = {**MESH, "levels": [{**MESH["levels"][0], "name": "HCCS"}]}  # type: ignore[index, dict-item]
+    named = {**MESH, "levels": [{**MESH["levels"][0], "name": "HCCS"}]}  # type: ignore[dict-item]
     (tmp_path / "mesh.json").write_text(json.dumps(named))
     arguments = ["shard-model", files / "step.json.gz", "--model", tmp_path / "model.json", "--time-limit", "5"]
     assert cli(*arguments, "--mesh", tmp_path / "mesh.json", "-o", tmp_path / "plan.json") == 0

@@ -175,6 +175,8 @@ def test_a_sharded_batch_is_smaller_and_its_gradients_are_added_up(model: CostMo
     assert len(sums) == 1 and sums[0].stream == "communication" and made.run.world_size == 4
     assert sums[0].duration_us == pytest.approx(2 * 3 * (10 + size / 4 / 1e3), abs=0.01)
     assert {s.id: s.bytes for s in made.storages} == {s.id: s.bytes for s in step(4, 70).storages}
+    both = what_if(before, model, TABLE, [Growth("batch", 64)], shards=4, mesh=mesh).profile
+    assert {s.id: s.bytes for s in both.storages} == {s.id: s.bytes for s in before.storages}
     with pytest.raises(DocumentError, match="not cut into 3"):
         what_if(before, model, TABLE, shards=3, mesh=mesh)
     with pytest.raises(DocumentError, match="4 devices for a batch over 2"):
