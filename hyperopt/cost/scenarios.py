@@ -24,8 +24,8 @@ from scipy.special import ndtr
 
 from hyperopt.cost.intervals import POOL, Errors
 from hyperopt.cost.model import LINK, SEEN, CostModel
-from hyperopt.cost.work import Table
-from hyperopt.profile import IDLE, Profile, ns
+from hyperopt.cost.work import Table, Uncounted
+from hyperopt.profile import IDLE, Operator, Profile, ns
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -140,6 +140,7 @@ def _classes(profile: Profile, model: CostModel, table: Table) -> tuple[list[str
     scatter = model.seen_errors.class_used(POOL, LEVEL) is not None
     classes: list[str] = []
     numbers: dict[object, int] = {}
+    families: dict[object, str] = {}
     signature = np.zeros(len(profile.operators), np.int64)
     for place, operator in enumerate(profile.operators):
         key: object = place
@@ -148,10 +149,21 @@ def _classes(profile: Profile, model: CostModel, table: Table) -> tuple[list[str
         elif operator.predicted in ("", SEEN) and scatter:
             name = SCATTER
         else:
-            kind = table.kind(operator.type, operator.name)
-            family = kind.family if kind is not None else ALL
+            alike = (operator.type or operator.name, operator.shapes, operator.dtypes, operator.inputs)
+            if alike not in families:
+                families[alike] = _family(operator, table)
+            family = families[alike]
             name = family if model.errors.class_used(family, LEVEL) == family else ALL
-            key = (operator.type or operator.name, operator.shapes, operator.dtypes) if operator.shapes else place
+            key = alike if operator.shapes else place
         classes.append(name)
         signature[place] = numbers.setdefault(key, len(numbers))
     return classes, signature, [name for name in classes if name]
+
+
+def _family(operator: Operator, table: Table) -> str:
+    """Of what is counted as the model counts it; else by its type alone."""
+    try:
+        return table.of(operator)[0].family
+    except Uncounted:
+        kind = table.kind(operator.type, operator.name)
+        return kind.family if kind is not None else ALL
