@@ -67,12 +67,23 @@ def plan(
         float | None, typer.Option(min=0, help="for min_peak: over the unlimited step, 0.05 for 5 %")
     ] = None,
     node: NodePath = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="a cost model, with --quantile: how far durations may be off")
+    ] = None,
+    quantile: Annotated[
+        float | None,
+        typer.Option(help="0.95 for the plan whose step is shortest in the 95th of 100 steps that may turn out"),
+    ] = None,
+    operators: Annotated[
+        Path | None, typer.Option("--operators", metavar="FILE", help="more operator types, with --model")
+    ] = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
     """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON; 130: Ctrl-C, with the best
     plan so far if there is one."""
     from hyperopt.cli.interrupt import INTERRUPTED, interruptible
+    from hyperopt.cli.robust import robustly
     from solver import NotPlannable, Request, solve
 
     check_output(output)
@@ -91,9 +102,14 @@ def plan(
         max_slowdown=max_slowdown,
         node=read_node(node, document, budget),
     )
+    if (model is None) != (quantile is None):
+        raise typer.BadParameter("--model and --quantile go together", param_hint="--quantile")
     try:
         with interruptible() as interrupt:
-            answer = solve(document, request, cancelled=interrupt)
+            if model is None or quantile is None:
+                answer = solve(document, request, cancelled=interrupt)
+            else:
+                answer = robustly(document, request, model, quantile, operators, interrupt, say)
     except NotPlannable as refused:
         raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
     if not isinstance(answer, Plan):

@@ -22,6 +22,8 @@ from hyperopt.cost.analytic import Link, Roofline, Rooflines, fit_link, fit_roof
 from hyperopt.cost.features import F64, I64, Rows, Samples, Signatures, samples_of
 from hyperopt.cost.folds import folds
 from hyperopt.cost.intervals import POOL, Errors, collect
+from hyperopt.cost.messages import Messages
+from hyperopt.cost.peaks import PeakErrors
 from hyperopt.cost.residual import FEWEST, Learned, group_of, importances, learn
 from hyperopt.documents import decode, sha256
 
@@ -74,6 +76,10 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     seen: Mapping[str, tuple[float, int, float]]
     """Signature -> median us, how often measured, spread (`Samples`)."""
     links: Mapping[str, Link]
+    messages: Mapping[str, Messages] = {}
+    """Between devices, by kind of link: what collectives are priced by."""
+    peaks: Mapping[str, PeakErrors] = {}
+    """By way of capturing: how far replayed peaks of memory were off."""
     notes: tuple[str, ...] = ()
 
     def predict(self, signatures: Signatures, context: F64, level: float = 0.9) -> Predictions:
