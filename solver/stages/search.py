@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from solver.stages.problem import Objective, Problem
-from solver.stages.schedule import graph
+from solver.stages.schedule import graph_of
 from solver.stages.simulate import Clock, clock, tell
 
 I64 = NDArray[np.int64]
@@ -37,37 +37,42 @@ class Search:
         `NO_VALUE` where none was found that fits."""
         p = self.problem
         made: Clock = clock(p, "makespan" if self.objective == "slowest" else self.objective)
-        g = made.graph
+        g, held = made.graph, graph_of(p)
         best = split.copy()
         value = anneal(
             SLOWEST if self.objective == "slowest" else MAKESPAN,
-            p.stages, p.chunks, p.layer_types, p.type_of, p.forward, p.backward, p.copy_out, p.copy_in,
-            p.device, p.host, p.parameter, p.extra, p.static, p.limit, p.host_limit, p.min_layers,
-            graph(p.schedule, p.stages, p.chunks, p.micro_batches).alive,
-            g.duration, g.before, g.needs, made.lag, made.anchors, made.folded_blocks,
+            p.stages, p.chunks, p.layer_types, p.type_of, p.forward, p.backward, p.weight, p.copy_out, p.copy_in,
+            p.device, p.late, p.host, p.parameter, p.extra, p.beside, p.static, p.limit, p.host_limit, p.min_layers,
+            held.alive, held.late, g.duration, g.before, g.needs, made.lag, made.anchors, made.folded_blocks,
             np.ascontiguousarray(split), steps, seed, hot, COLD, best,
         )  # fmt: skip
         return int(value), best
 
 
 @njit(cache=True)
-def over(stage, stages, chunks, split, type_of, device, host, parameter, static, limit, host_limit, alive):  # type: ignore[no-untyped-def]
+def over(  # type: ignore[no-untyped-def]
+    stage, stages, chunks, split, type_of, device, late, host, parameter, beside, static, limit, host_limit, alive,
+    halved,
+):  # fmt: skip
     """Grains by which a stage is over its limits, device and host together."""
     held, columns = static[stage], split.shape[1]
     act = np.zeros(chunks, np.int64)
+    half = np.zeros(chunks, np.int64)
     out = np.zeros(chunks, np.int64)
     for c in range(chunks):
+        act[c], half[c] = beside[c * stages + stage, 0], beside[c * stages + stage, 1]
         for k in range(columns):
             n = split[c * stages + stage, k]
             if n:
                 held += n * parameter[stage, type_of[k]]
                 act[c] += n * device[stage, k]
+                half[c] += n * late[stage, k]
                 out[c] += n * host[stage, k]
     most_act, most_out = 0, 0
     for j in range(alive.shape[1]):
         a, b = 0, 0
         for c in range(chunks):
-            a += alive[stage, j, c] * act[c]
+            a += alive[stage, j, c] * act[c] + halved[stage, j, c] * half[c]
             b += alive[stage, j, c] * out[c]
         most_act = max(most_act, a)
         most_out = max(most_out, b)
@@ -76,15 +81,15 @@ def over(stage, stages, chunks, split, type_of, device, host, parameter, static,
 
 @njit(cache=True)
 def anneal(  # type: ignore[no-untyped-def]
-    objective, stages, chunks, layer_types, type_of, forward, backward, copy_out, copy_in,
-    device, host, parameter, extra, static, limit, host_limit, min_layers, alive,
+    objective, stages, chunks, layer_types, type_of, forward, backward, weight, copy_out, copy_in,
+    device, late, host, parameter, extra, beside, static, limit, host_limit, min_layers, alive, halved,
     index, before, needs, lag, anchors, folded, start, steps, seed, hot, cold, best,
 ):  # fmt: skip
     np.random.seed(seed)
-    groups, columns, layers = stages * chunks, start.shape[1], len(layer_types)
+    groups, columns, layers, parts = stages * chunks, start.shape[1], len(layer_types), extra.shape[1]
     split = start.copy()
     trial = start.copy()
-    durations = np.zeros(2 * groups, np.int64)
+    durations = np.zeros(parts * groups, np.int64)
     bounds = np.zeros(groups + 1, np.int64)
     for g in range(groups):
         bounds[g + 1] = bounds[g] + split[g].sum()
@@ -123,7 +128,10 @@ def anneal(  # type: ignore[no-untyped-def]
         # -- limits --
         missing = 0
         for s in range(stages):
-            short = over(s, stages, chunks, trial, type_of, device, host, parameter, static, limit, host_limit, alive)
+            short = over(
+                s, stages, chunks, trial, type_of, device, late, host, parameter, beside, static, limit, host_limit,
+                alive, halved,
+            )  # fmt: skip
             tries = 0
             while short > 0 and tries < 40 * chunks * columns + 4 * layers:
                 tries += 1
@@ -135,8 +143,9 @@ def anneal(  # type: ignore[no-untyped-def]
                 trial[g, pick] -= 1
                 trial[g, to] += 1
                 left = over(
-                    s, stages, chunks, trial, type_of, device, host, parameter, static, limit, host_limit, alive
-                )
+                    s, stages, chunks, trial, type_of, device, late, host, parameter, beside, static, limit, host_limit,
+                    alive, halved,
+                )  # fmt: skip
                 if left < short:
                     short = left
                 else:
@@ -156,7 +165,10 @@ def anneal(  # type: ignore[no-untyped-def]
                     continue
                 trial[g, pick] -= 1
                 trial[g, to] += 1
-                if over(s, stages, chunks, trial, type_of, device, host, parameter, static, limit, host_limit, alive):
+                if over(
+                    s, stages, chunks, trial, type_of, device, late, host, parameter, beside, static, limit, host_limit,
+                    alive, halved,
+                ):  # fmt: skip
                     trial[g, pick] += 1
                     trial[g, to] -= 1
         if missing:
@@ -169,24 +181,27 @@ def anneal(  # type: ignore[no-untyped-def]
         # -- value --
         for g in range(groups):
             s = g % stages
-            f, b, o, i = extra[g, 0], extra[g, 1], 0, 0
+            f, b, w, o, i = extra[g, 0], extra[g, 1], extra[g, parts - 1], 0, 0
             for k in range(columns):
                 n = trial[g, k]
                 f += n * forward[s, k]
                 b += n * backward[s, k]
+                w += n * weight[s, k]
                 o += n * copy_out[s, k]
                 i += n * copy_in[s, k]
-            durations[2 * g] = max(f, o)
-            durations[2 * g + 1] = max(b, i)
+            durations[parts * g] = max(f, o)
+            durations[parts * g + 1] = max(b, i)
+            if parts == 3:
+                durations[parts * g + 2] = w
         if objective == SLOWEST:
             value = 0
             for s in range(stages):
                 work = 0
                 for c in range(chunks):
-                    work += durations[2 * (c * stages + s)] + durations[2 * (c * stages + s) + 1]
+                    work += durations[parts * (c * stages + s) : parts * (c * stages + s + 1)].sum()
                 value = max(value, work)
         else:
-            value = tell(durations, index, before, needs, lag, anchors, folded)
+            value = tell(durations, parts, index, before, needs, lag, anchors, folded)
         heat = hot * (cold / hot) ** (step / max(1, steps))
         worse = 0.0 if now >= NO_VALUE else (value - now) / (heat * best_value + 1e-9)
         if worse <= 0 or np.random.random() < np.exp(-worse):
