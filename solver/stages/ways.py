@@ -1,7 +1,7 @@
 """One problem out of several: orders of a zero-bubble schedule, or ways to divide a pool of devices.
 
-Each gets a short search; the most promising ones are solved in earnest, the others bounded by their linear relaxation,
-and solved too while that leaves them a chance and there is time. The bound is the least over all.
+Each gets a short search and, once there is something to beat, the bound of its linear relaxation; those that this
+leaves a chance are solved, the most promising ones first and with most of the time. The bound is the least over all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.stages.master import relaxed, stage_reasons
+from solver.stages.master import TOLERANCE, relaxed, stage_reasons
 from solver.stages.problem import NoPlanError, Objective, Problem, fastest_split, uniform
 from solver.stages.schedule import graph_of
 from solver.stages.search import NO_VALUE, Search
@@ -22,7 +22,7 @@ QUICK_STEPS, QUICK_TASKS = 3_000, 20_000_000
 """Moves of the first look at each problem; fewer where so many tasks have been timed."""
 
 KEPT, RELAX_S = 4, 0.3
-"""How many are solved in earnest in any case, and seconds for the bound of each other one."""
+"""How many share the time at first, and seconds for the relaxation of each."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +94,10 @@ def decide(
     told: list[str] = []
     for rank, i in enumerate(sorted(range(len(problems)), key=values.__getitem__)):
         p, left = problems[i], time_limit_s - (time.monotonic() - began)
-        if best is not None and (rank >= KEPT or left <= 0 or cancelled()):
+        if best is not None:
             scale, known = max(1, round(best.value / p.tick)), stage_reasons(p, objective)
             lower = relaxed(p, objective, scale, known, time.monotonic() + RELAX_S)[0] * p.tick
-            if lower >= best.value or left <= 0 or cancelled():
+            if lower * (1 + 2 * TOLERANCE) >= best.value or left <= 0 or cancelled():
                 bounds.append(lower)
                 continue
         others = KEPT if rank < KEPT else len(problems)
@@ -113,7 +113,8 @@ def decide(
             best = one
     if best is None:
         raise NoPlanError(told[-1], proven=min(bounds) == np.inf)
-    return replace(best, bound=min(*bounds, best.value))
+    bound = min(bounds)
+    return replace(best, bound=best.value if best.value <= bound * (1 + 2 * TOLERANCE) else bound)
 
 
 def _quick(p: Problem, objective: Objective, seed: int) -> float:
