@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hyperopt.programs import Programs
@@ -26,6 +26,9 @@ RIVAL_SHARE = 0.15
 """For each of what it is compared with."""
 
 LEAST_S = 0.2
+
+NEVER = 2**62
+"""Ticks of a way that has no order at all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +71,14 @@ def solve(said: Programs, time_limit_s: float = 60.0, seed: int = 0) -> Solution
         way for way in found
         if len(way) > 1 and len({g.on.devices for g in way}) == 1 and sum(g.on.devices for g in way) == everything
     ]  # fmt: skip
-    rivals = [_best(said, some, RIVAL_SHARE * time_limit_s, seed) for some in (together, equal)]
+    rivals = [_Search(said, some, RIVAL_SHARE * time_limit_s, seed).run() for some in (together, equal)]
     left = time_limit_s - (time.monotonic() - began)
-    best = _best(said, found, left, seed, [rival for rival in rivals if rival is not None])
+    search = _Search(said, found, left, seed, [rival for rival in rivals if rival is not None])
+    best = search.run()
     if best is None:
-        raise NoPlanError("no order was found in time that keeps within memory: give more time", proven=False)
+        proven = min(search.lower) == NEVER
+        told = "keeps within memory" if proven else "was found in time that keeps within memory"
+        raise NoPlanError(f"no order of the calls {told}: give larger groups, or smaller activations", proven)
     optimal = best.value <= best.bound
     return Solution(
         best=best,
@@ -85,44 +91,71 @@ def solve(said: Programs, time_limit_s: float = 60.0, seed: int = 0) -> Solution
     )
 
 
-def _best(
-    said: Programs, some: Sequence[tuple[Group, ...]], seconds: float, seed: int, known: Sequence[Found] = ()
-) -> Found | None:
-    """The best of some ways, not worse than what is known of them."""
-    deadline = time.monotonic() + seconds
-    places = sorted((placed(said, way) for way in some), key=lambda p: p.bound)
-    best = min(known, key=lambda one: one.value, default=None)
-    lines: dict[int, tuple[Orders, Line]] = {}
-    for i, p in enumerate(places):
-        late = time.monotonic() > deadline - (1 - RULES_SHARE) * seconds
-        if best is not None and (p.bound >= best.value or late):
-            break
-        for rule in RULES:
-            orders = by_rule(p, rule)
-            line = None if orders is None else simulate(p, orders)
-            if orders is not None and line is not None and (i not in lines or line.end < lines[i][1].end):
-                lines[i] = orders, line
-        if i in lines and (best is None or lines[i][1].end < best.value):
-            best = Found(p, *lines[i], 0)
-    bound = best.value if best is not None else None
-    for i, p in enumerate(places):
-        left = deadline - time.monotonic()
-        if best is not None and p.bound >= best.value:
-            break
-        lower = p.bound
-        if left > 0 or best is None:
-            others = sum(1 for q in places[i:] if best is None or q.bound < best.value)
-            cutoff = _longest(p) if best is None else best.value
-            answer = best_order(p, lines[i][1] if i in lines else None, cutoff, max(LEAST_S, left / others), seed)
-            lower = answer.bound
-            line = None if answer.orders is None else simulate(p, answer.orders)
-            good = answer.orders is not None and line is not None and _fits(p, answer.orders)
-            if good and (best is None or line.end < best.value):
-                best = Found(p, answer.orders, line, 0)
-        bound = lower if bound is None else min(bound, lower)
-    if best is None:
-        return None
-    return Found(best.placed, best.orders, best.line, min(best.value, bound if bound is not None else 0))
+class _Search:
+    """Some ways, the least bound first; ticks that each is proven not to end below, and the best so far."""
+
+    def __init__(
+        self, said: Programs, some: Sequence[tuple[Group, ...]], seconds: float, seed: int, known: Sequence[Found] = ()
+    ) -> None:
+        self.began, self.seconds, self.seed = time.monotonic(), seconds, seed
+        self.places = sorted((placed(said, way) for way in some), key=lambda p: p.bound)
+        self.lower = [p.bound for p in self.places]
+        self.lines: dict[int, Line] = {}
+        self.best = min(known, key=lambda one: one.value, default=None)
+
+    def run(self) -> Found | None:
+        self._by_rule()
+        while self._left() > 0 and self._open():
+            self._by_program()
+        if self.best is None:
+            return None
+        return replace(self.best, bound=min(self.best.value, *self.lower))
+
+    def _left(self) -> float:
+        return self.seconds - (time.monotonic() - self.began)
+
+    def _open(self) -> list[int]:
+        """Ways that may still hold something better."""
+        most = NEVER if self.best is None else self.best.value
+        return [i for i, lower in enumerate(self.lower) if lower < most]
+
+    def _by_rule(self) -> None:
+        for i, p in enumerate(self.places):
+            late = self._left() < (1 - RULES_SHARE) * self.seconds
+            if self.best is not None and (p.bound >= self.best.value or late):
+                break
+            for rule in RULES:
+                orders = by_rule(p, rule)
+                if orders is not None:
+                    self._take(i, orders)
+
+    def _by_program(self) -> None:
+        """One round: every open way has the same share of what time is left."""
+        open_ways = self._open()
+        for k, i in enumerate(open_ways):
+            p, most = self.places[i], _longest(self.places[i]) if self.best is None else self.best.value
+            if self.lower[i] >= most:
+                continue
+            seconds = max(LEAST_S, self._left() / (len(open_ways) - k))
+            answer = best_order(p, self.lines.get(i), most, seconds, self.seed)
+            none = self.best is None and answer.bound >= most
+            self.lower[i] = NEVER if none else max(self.lower[i], answer.bound)
+            if answer.orders is not None:
+                self._take(i, answer.orders)
+            if self._left() <= 0:
+                break
+
+    def _take(self, way: int, orders: Orders) -> None:
+        """Times an order and holds it against memory."""
+        p = self.places[way]
+        line = simulate(p, orders)
+        fits = all(room is None or held(p, order) <= room for room, order in zip(p.room, orders, strict=True))
+        if line is None or not fits:
+            return
+        if way not in self.lines or line.end < self.lines[way].end:
+            self.lines[way] = line
+        if self.best is None or line.end < self.best.value:
+            self.best = Found(p, orders, line, 0)
 
 
 def _longest(p: Placed) -> int:
@@ -130,7 +163,3 @@ def _longest(p: Placed) -> int:
     lags = sum(wait.lag * p.runs[c] for c, waits in enumerate(p.waits) for wait in waits)
     copies = sum(n * (p.into[q] + max(p.out.values())) for n, q in zip(p.runs, p.program, strict=True) if q in p.into)
     return sum(n * takes for n, takes in zip(p.runs, p.duration, strict=True)) + lags + copies + 1
-
-
-def _fits(p: Placed, orders: Orders) -> bool:
-    return all(room is None or held(p, order) <= room for room, order in zip(p.room, orders, strict=True))
