@@ -38,42 +38,52 @@ class Search:
         p = self.problem
         made: Clock = clock(p, "makespan" if self.objective == "slowest" else self.objective)
         g, held = made.graph, graph_of(p)
+        both = ((p.device, held.alive), (p.late, held.late))[: p.parts - 1]
+        device, alive = (np.stack(each) for each in zip(*both, strict=True))
         best = split.copy()
         value = anneal(
             SLOWEST if self.objective == "slowest" else MAKESPAN,
             p.stages, p.chunks, p.layer_types, p.type_of, p.forward, p.backward, p.weight, p.copy_out, p.copy_in,
-            p.device, p.late, p.host, p.parameter, p.extra, p.beside, p.static, p.limit, p.host_limit, p.min_layers,
-            held.alive, held.late, g.duration, g.before, g.needs, made.lag, made.anchors, made.folded_blocks,
+            device, p.host, p.parameter, p.extra, fixed(p), p.limit, p.host_limit, p.min_layers, alive,
+            g.duration, g.before, g.needs, made.lag, made.anchors, made.folded_blocks,
             np.ascontiguousarray(split), steps, seed, hot, COLD, best,
         )  # fmt: skip
         return int(value), best
 
 
+def fixed(p: Problem) -> I64:
+    """[stage, prefix]: grains that are there whatever the split is."""
+    made = graph_of(p)
+    alive, late = (p.beside[:, i].reshape(p.chunks, p.stages).T[:, None, :] for i in (0, 1))
+    return np.asarray(p.static[:, None] + (made.alive * alive + made.late * late).sum(2), np.int64)
+
+
 @njit(cache=True)
-def over(  # type: ignore[no-untyped-def]
-    stage, stages, chunks, split, type_of, device, late, host, parameter, beside, static, limit, host_limit, alive,
-    halved,
-):  # fmt: skip
-    """Grains by which a stage is over its limits, device and host together."""
-    held, columns = static[stage], split.shape[1]
+def over(stage, stages, chunks, split, type_of, device, host, parameter, always, limit, host_limit, alive):  # type: ignore[no-untyped-def]
+    """Grains by which a stage is over its limits, device and host together. `device` and `alive` have a second layer
+    where backward is in halves: what is between them."""
+    held, columns = 0, split.shape[1]
     act = np.zeros(chunks, np.int64)
-    half = np.zeros(chunks, np.int64)
     out = np.zeros(chunks, np.int64)
     for c in range(chunks):
-        act[c], half[c] = beside[c * stages + stage, 0], beside[c * stages + stage, 1]
         for k in range(columns):
             n = split[c * stages + stage, k]
             if n:
                 held += n * parameter[stage, type_of[k]]
-                act[c] += n * device[stage, k]
-                half[c] += n * late[stage, k]
+                act[c] += n * device[0, stage, k]
                 out[c] += n * host[stage, k]
+    half = 0  # what stays between the halves of backward: one chunk has them
+    if len(alive) == 2:
+        for k in range(columns):
+            half += split[stage, k] * device[1, stage, k]
     most_act, most_out = 0, 0
-    for j in range(alive.shape[1]):
-        a, b = 0, 0
+    for j in range(alive.shape[2]):
+        a, b = always[stage, j], 0
+        if len(alive) == 2:
+            a += alive[1, stage, j, 0] * half
         for c in range(chunks):
-            a += alive[stage, j, c] * act[c] + halved[stage, j, c] * half[c]
-            b += alive[stage, j, c] * out[c]
+            a += alive[0, stage, j, c] * act[c]
+            b += alive[0, stage, j, c] * out[c]
         most_act = max(most_act, a)
         most_out = max(most_out, b)
     return max(0, held + most_act - limit[stage]) + max(0, most_out - host_limit[stage])
@@ -82,7 +92,7 @@ def over(  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def anneal(  # type: ignore[no-untyped-def]
     objective, stages, chunks, layer_types, type_of, forward, backward, weight, copy_out, copy_in,
-    device, late, host, parameter, extra, beside, static, limit, host_limit, min_layers, alive, halved,
+    device, host, parameter, extra, always, limit, host_limit, min_layers, alive,
     index, before, needs, lag, anchors, folded, start, steps, seed, hot, cold, best,
 ):  # fmt: skip
     np.random.seed(seed)
@@ -128,10 +138,7 @@ def anneal(  # type: ignore[no-untyped-def]
         # -- limits --
         missing = 0
         for s in range(stages):
-            short = over(
-                s, stages, chunks, trial, type_of, device, late, host, parameter, beside, static, limit, host_limit,
-                alive, halved,
-            )  # fmt: skip
+            short = over(s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive)
             tries = 0
             while short > 0 and tries < 40 * chunks * columns + 4 * layers:
                 tries += 1
@@ -143,9 +150,8 @@ def anneal(  # type: ignore[no-untyped-def]
                 trial[g, pick] -= 1
                 trial[g, to] += 1
                 left = over(
-                    s, stages, chunks, trial, type_of, device, late, host, parameter, beside, static, limit, host_limit,
-                    alive, halved,
-                )  # fmt: skip
+                    s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive
+                )
                 if left < short:
                     short = left
                 else:
@@ -165,10 +171,7 @@ def anneal(  # type: ignore[no-untyped-def]
                     continue
                 trial[g, pick] -= 1
                 trial[g, to] += 1
-                if over(
-                    s, stages, chunks, trial, type_of, device, late, host, parameter, beside, static, limit, host_limit,
-                    alive, halved,
-                ):  # fmt: skip
+                if over(s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive):
                     trial[g, pick] += 1
                     trial[g, to] -= 1
         if missing:
@@ -181,24 +184,27 @@ def anneal(  # type: ignore[no-untyped-def]
         # -- value --
         for g in range(groups):
             s = g % stages
-            f, b, w, o, i = extra[g, 0], extra[g, 1], extra[g, parts - 1], 0, 0
+            f, b, o, i = extra[g, 0], extra[g, 1], 0, 0
             for k in range(columns):
                 n = trial[g, k]
                 f += n * forward[s, k]
                 b += n * backward[s, k]
-                w += n * weight[s, k]
                 o += n * copy_out[s, k]
                 i += n * copy_in[s, k]
             durations[parts * g] = max(f, o)
             durations[parts * g + 1] = max(b, i)
             if parts == 3:
+                w = extra[g, 2]
+                for k in range(columns):
+                    w += trial[g, k] * weight[s, k]
                 durations[parts * g + 2] = w
         if objective == SLOWEST:
             value = 0
             for s in range(stages):
                 work = 0
                 for c in range(chunks):
-                    work += durations[parts * (c * stages + s) : parts * (c * stages + s + 1)].sum()
+                    for part in range(parts):
+                        work += durations[parts * (c * stages + s) + part]
                 value = max(value, work)
         else:
             value = tell(durations, parts, index, before, needs, lag, anchors, folded)

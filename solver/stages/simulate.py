@@ -182,9 +182,9 @@ def least_sigma(durations: I64, parts: int, anchors: I64) -> int:
     most = 0
     for s in range(stages):
         work = 0
-        for j in range(len(durations)):
-            if (j // parts) % stages == s:
-                work += durations[j]
+        for first in range(s * parts, len(durations), stages * parts):
+            for part in range(parts):
+                work += durations[first + part]
         most = max(most, stages * work)
     return most
 

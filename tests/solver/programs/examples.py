@@ -1,4 +1,4 @@
-"""Two steps that are no chain, with made-up figures."""
+"""Three steps that are no chain, with made-up figures."""
 
 from __future__ import annotations
 
@@ -59,3 +59,32 @@ VISION: dict[str, Any] = {
     "pool": POOL,
     "link": {"mb_per_time": 200, "latency": 0.1},
 }  # fmt: skip
+
+SIZES = [4, 8, 16, 32, 64]
+
+# Larger models than fit together: 64 devices, the judges apart, updates by micro-batch.
+LARGE: dict[str, Any] = {
+    "name": "ppo, large",
+    "micro_batches": 8,
+    "programs": [
+        {"name": "rollout", "memory": 140_000, "devices": SIZES},
+        {"name": "actor", "memory": 1_120_000, "devices": [32, 64]},
+        {"name": "critic", "memory": 560_000, "devices": [16, 32, 64]},
+        {"name": "reference", "memory": 140_000, "devices": SIZES, "read_only": True},
+        {"name": "reward", "memory": 70_000, "devices": SIZES, "read_only": True},
+    ],
+    "calls": [
+        call("generate", "rollout", 600, serial_fraction=0.1),
+        call("refer", "reference", 150, "generate", mb=20, serial_fraction=0.05),
+        call("reward", "reward", 100, "generate", mb=20, serial_fraction=0.05),
+        call("values", "critic", 120, "generate", mb=20, serial_fraction=0.05),
+        call("update actor", "actor", 900, "refer", "reward", "values", mb=20, serial_fraction=0.01,
+             activation=200_000),
+        call("update critic", "critic", 700, "reward", "values", mb=20, serial_fraction=0.01, activation=150_000),
+        call("step actor", "actor", 40, "update actor", per="step", serial_fraction=0.1),
+        call("new weights", "rollout", 0, "step actor", mb=140_000, per="step"),
+    ],
+    "pool": [{"name": "die", "devices": 64, "speed": 1.0, "memory": 60_000}],
+    "link": {"mb_per_time": 200, "latency": 0.1},
+    "swap": {"out_mb_per_time": 2000, "in_mb_per_time": 4000},
+}

@@ -103,10 +103,10 @@ def halves(seed: int) -> Case:
     return replace(case, schedule="zero-bubble", objective="makespan")
 
 
-@pytest.mark.parametrize("tenth", range(10))
-def test_small_cases_are_as_good_as_trying_everything_and_never_worse_than_1f1b(tenth: int) -> None:
+@pytest.mark.parametrize("sixth", range(6))
+def test_small_cases_are_as_good_as_trying_everything_and_never_worse_than_1f1b(sixth: int) -> None:
     plans = 0
-    for seed in range(tenth, 100, 10):
+    for seed in range(sixth, 30, 6):
         case = halves(seed)
         wanted = best(case)
         description, _ = layers.load(json.dumps(case.document).encode())
@@ -125,7 +125,7 @@ def test_small_cases_are_as_good_as_trying_everything_and_never_worse_than_1f1b(
         whole = best(replace(case, schedule="1f1b"))
         assert whole is None or found.value * p.tick <= whole * (1 + 1e-9), f"seed {seed}"
         plans += 1
-    assert plans > 3
+    assert plans > 1
 
 
 @pytest.mark.parametrize("seed", range(20))
