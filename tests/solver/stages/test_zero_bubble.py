@@ -18,6 +18,7 @@ from solver.stages.picture import draw, spans
 from solver.stages.problem import fastest_split, uniform
 from solver.stages.schedule import graph, most_alive, orders
 from solver.stages.ways import zero_bubble
+from tests.cases.test_stages import C4
 from tests.solver.stages.enumeration import Case, best, makespan, order
 from tests.solver.stages.test_small import asked, made
 
@@ -158,6 +159,16 @@ def test_the_answer_says_how_far_w_stays_behind_and_shows_it() -> None:
     assert draw(found.problem, found.split).count(" W ") == 4
     assert told["uniform"]["makespan"] == told["makespan"] == 8 * 6 + 3 * 2
     assert uniform(p) == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("micro_batches", [2, 8])
+def test_c4_ends_sooner_than_the_best_split_of_1f1b(micro_batches: int) -> None:
+    ends = []
+    for schedule in ("1f1b", "zero-bubble"):
+        found = solve(described(C4, 2, micro_batches, schedule), time_limit_s=20)
+        assert found.status == "optimal"
+        ends.append(found.value * found.problem.tick)
+    assert ends[1] < 0.95 * ends[0]
 
 
 def test_weights_cannot_take_longer_than_the_whole_backward() -> None:
