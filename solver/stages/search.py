@@ -59,13 +59,13 @@ def fixed(p: Problem) -> I64:
 
 
 @njit(cache=True)
-def over(stage, stages, chunks, split, type_of, device, host, parameter, always, limit, host_limit, alive):  # type: ignore[no-untyped-def]
+def over(stage, stages, chunks, split, type_of, device, host, parameter, always, limit, host_limit, alive, room):  # type: ignore[no-untyped-def]
     """Grains by which a stage is over its limits, device and host together. `device` and `alive` have a second layer
-    where backward is in halves: what is between them."""
+    where backward is in halves: what is between them. `room`: [2, chunk], for what this counts."""
     held, columns = 0, split.shape[1]
-    act = np.zeros(chunks, np.int64)
-    out = np.zeros(chunks, np.int64)
+    act, out = room[0], room[1]
     for c in range(chunks):
+        act[c] = out[c] = 0
         for k in range(columns):
             n = split[c * stages + stage, k]
             if n:
@@ -101,6 +101,7 @@ def anneal(  # type: ignore[no-untyped-def]
     trial = start.copy()
     durations = np.zeros(parts * groups, np.int64)
     bounds = np.zeros(groups + 1, np.int64)
+    room = np.zeros((2, chunks), np.int64)
     for g in range(groups):
         bounds[g + 1] = bounds[g] + split[g].sum()
     now, best_value = 2 * NO_VALUE - 1, NO_VALUE
@@ -138,7 +139,9 @@ def anneal(  # type: ignore[no-untyped-def]
         # -- limits --
         missing = 0
         for s in range(stages):
-            short = over(s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive)
+            short = over(
+                s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive, room
+            )
             tries = 0
             while short > 0 and tries < 40 * chunks * columns + 4 * layers:
                 tries += 1
@@ -150,7 +153,7 @@ def anneal(  # type: ignore[no-untyped-def]
                 trial[g, pick] -= 1
                 trial[g, to] += 1
                 left = over(
-                    s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive
+                    s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive, room
                 )
                 if left < short:
                     short = left
@@ -171,7 +174,9 @@ def anneal(  # type: ignore[no-untyped-def]
                     continue
                 trial[g, pick] -= 1
                 trial[g, to] += 1
-                if over(s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive):
+                if over(
+                    s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive, room
+                ):
                     trial[g, pick] += 1
                     trial[g, to] -= 1
         if missing:
