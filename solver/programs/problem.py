@@ -22,7 +22,7 @@ from hyperopt.programs import Call, Program, Programs, Sized
 from solver.stages.describe import memory_share, time_share
 
 GRAINS = 10**6
-"""Of a MB: bytes."""
+"""Of a MB: bytes. Memory is counted on all devices of a group together: shares of it need no rounding."""
 
 TICKS = 10**9
 """Ticks of the longest step: every run and every transfer, one after another."""
@@ -50,8 +50,8 @@ class Wait:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """By call: its group and program, how often it runs, ticks of a run, what it waits for, grains that a run holds on
-    a device and the call whose end frees them. By group: grains that are there for what runs hold (None: no limit). By
+    """By call: its group and program, how often it runs, ticks of a run, what it waits for, grains that a run holds
+    and the call whose end frees them. By group: grains that are there for what runs hold (None: no limit). By
     swapped program: ticks in and out. `tick`: in the description's unit of time."""
 
     groups: tuple[Group, ...]
@@ -155,7 +155,7 @@ def placed(said: Programs, groups: tuple[Group, ...]) -> Placed:
 
     swaps = [(p, groups[where[p]].on) for group in groups for p in group.swapped]
     rates = (said.swap.in_mb_per_time, said.swap.out_mb_per_time) if said.swap else (1.0, 1.0)
-    held = {p: mb_of(said.programs[p], on) for p, on in swaps}
+    held = {p: memory_of(said.programs[p], on) / GRAINS / on.devices for p, on in swaps}
     return Placed(
         groups=groups,
         group=tuple(at),
@@ -193,14 +193,14 @@ def tick_of(said: Programs) -> float:
 
 
 def room(said: Programs, group: Group) -> int | None:
-    """Grains of a device for what runs hold, beside the programs; below 0 they do not fit themselves."""
+    """Grains for what runs hold, beside the programs; below 0 they do not fit themselves."""
     if group.on.memory is None:
         return None
-    return math.floor(group.on.memory * GRAINS) - static(said, group)
+    return math.floor(group.on.memory * GRAINS) * group.on.devices - static(said, group)
 
 
 def static(said: Programs, group: Group) -> int:
-    """Grains of a device that programs take: those that stay, and the largest of those that are swapped."""
+    """Grains that programs take: those that stay, and the largest of those that are swapped."""
     needs = {p: memory_of(said.programs[p], group.on) for p in group.programs}
     kept = sum(need for p, need in needs.items() if p not in group.swapped)
     return kept + max((needs[p] for p in group.swapped), default=0)
@@ -221,22 +221,17 @@ def time_of(call: Call, program: Program, on: DeviceGroup) -> float:
 
 
 def memory_of(program: Program, on: DeviceGroup) -> int:
-    """Grains of a device."""
-    return round(GRAINS * mb_of(program, on))
-
-
-def mb_of(program: Program, on: DeviceGroup) -> float:
-    """MB of a device."""
+    """Grains of weights and what belongs to them."""
     if program.memory is None:
-        layers = program.layers_description
-        return sum(x.memory_parameter * x.nb_layer * memory_share(x.serial_fraction, on) for x in layers)
-    return _each(program.memory, on)
+        shares = [(x, memory_share(x.serial_fraction, on) * on.devices) for x in program.layers_description]
+        return round(GRAINS * sum(x.memory_parameter * x.nb_layer * share for x, share in shares))
+    return _grains(program.memory, on)
 
 
 def activation_of(call: Call, on: DeviceGroup) -> int:
-    """Grains of a device that a run holds."""
-    return round(GRAINS * _each(call.activation, on))
+    """Grains that a run holds."""
+    return _grains(call.activation, on)
 
 
-def _each(amount: Sized, on: DeviceGroup) -> float:
-    return amount[on.devices] if isinstance(amount, dict) else amount / on.devices
+def _grains(amount: Sized, on: DeviceGroup) -> int:
+    return round(GRAINS * amount[on.devices]) * on.devices if isinstance(amount, dict) else round(GRAINS * amount)

@@ -47,7 +47,7 @@ def groups(said: Programs, found: Found) -> list[dict[str, Any]]:
                 "parallel": [said.programs[q].parallel.get(on.devices, "") for q in group.programs],
                 "swapped": [said.programs[q].name for q in group.swapped],
                 "limit": on.memory,
-                "peak": (static(said, group) + held(p, order)) / GRAINS,
+                "peak": (static(said, group) + held(p, order)) / GRAINS / on.devices,
                 "copies": _time(found, sum(found.line.copies[run] for run in order)),
                 "busy": round(busy / found.value, 6) if found.value else 0.0,
             }

@@ -133,7 +133,7 @@ def _shared(said: Programs, on: DeviceGroup, programs: tuple[int, ...]) -> list[
             found.append(group)
             if free is None or free >= whole:
                 ample.append(set(swapped))
-    return found or Short(short / GRAINS, Group(on, programs))
+    return found or Short(short / GRAINS / on.devices, Group(on, programs))
 
 
 def _host(said: Programs, group: Group) -> int:
@@ -141,4 +141,4 @@ def _host(said: Programs, group: Group) -> int:
     if said.swap is None or said.swap.host_memory is None:
         return 0
     away = sum(memory_of(said.programs[p], group.on) for p in group.swapped)
-    return away - math.floor(said.swap.host_memory * GRAINS)
+    return away - math.floor(said.swap.host_memory * GRAINS) * group.on.devices
