@@ -90,11 +90,21 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
 
 
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a call: for a micro-batch, or (None) once for the step."""
+
+    call: str
+    micro_batch: Index | None = None
+
+
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline stage: ranks, the layers they hold, and what leaves HBM there.
 
     `layers`: positions in the model, from 0; a list for each chunk where the stage has several. `recompute_levels`,
     `offload_levels`: level -> layers at that level. `residency`: orders for a rank of the stage, as the plan's own.
+
+    In an MPMD step of several programs a stage is a group of devices: it has `programs` instead of layers, of which
+    `swapped` ones are in HBM in turn, and runs their calls in the order of `turns`.
     """
 
     devices: tuple[Index, ...] = ()
@@ -103,6 +113,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     residency: Residency = Residency()
     recompute_levels: dict[str, tuple[Index, ...]] = {}
     offload_levels: dict[str, tuple[Index, ...]] = {}
+    programs: tuple[str, ...] = ()
+    swapped: tuple[str, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
@@ -244,7 +257,7 @@ def check_sharding(sharding: Sharding) -> None:
 def check_stages(stages: Sequence[Stage]) -> None:
     """Raises `DocumentError` where stages contradict each other: a rank on two of them, a layer twice or nowhere or
     out of the pipeline's order, other micro-batches or chunks than the first stage's, a level for a layer that is
-    elsewhere."""
+    elsewhere; a program or a turn twice, programs beside layers, one that is swapped and elsewhere."""
     if not stages:
         return
     count = len(stages[0].chunks)
@@ -270,11 +283,38 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 if strangers := sorted(set(layers) - held):
                     problem = f"layer {strangers[0]} is not on this stage"
                     raise DocumentError(f"{at}.{field}.{level}", problem, "name the stage's own layers")
+    _check_programs(stages)
     placed = [(c, s, layer) for c in range(count) for s, stage in enumerate(stages) for layer in stage.chunks[c]]
     for expected, (_, s, layer) in enumerate(placed):
         if layer != expected:
             problem = f"layer {layer} stands where {expected} follows in the pipeline"
             raise DocumentError(f"$.stages[{s}].layers", problem, "place each layer once, chunk by chunk, in order")
+
+
+def _check_programs(stages: Sequence[Stage]) -> None:
+    programs: dict[str, int] = {}
+    turns: dict[Turn, int] = {}
+    for s, stage in enumerate(stages):
+        at = f"$.stages[{s}]"
+        if stage.programs and any(stage.chunks):
+            raise DocumentError(f"{at}.programs", "stand beside layers", "give the stage one or the other")
+        for i, name in enumerate(stage.swapped):
+            if name not in stage.programs:
+                raise DocumentError(f"{at}.swapped[{i}]", f"{name} is not on this stage", "name its own programs")
+        for i, name in enumerate(stage.programs):
+            if programs.setdefault(name, s) != s or name in stage.programs[:i]:
+                problem = f"{name} is on stage {programs[name]} already"
+                raise DocumentError(f"{at}.programs[{i}]", problem, "give every program one stage")
+        for i, turn in enumerate(stage.turns):
+            if turn.micro_batch is not None and turn.micro_batch >= stage.micro_batches:
+                problem = f"micro-batch {turn.micro_batch} of {stage.micro_batches}"
+                raise DocumentError(f"{at}.turns[{i}].micro_batch", problem, "count them from 0")
+            if turn in turns:
+                problem = f"{turn.call} has had this turn on stage {turns[turn]}"
+                raise DocumentError(
+                    f"{at}.turns[{i}]", problem, "give every call one for each micro-batch, or one a step"
+                )
+            turns[turn] = s
 
 
 EMPTY = Plan()
