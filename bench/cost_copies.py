@@ -7,6 +7,7 @@ A step without moves took 1.972 s in the median; with all 16 dies of a node copy
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def this_cpu(calibration: Path) -> dict[str, Any]:
             "size_held_out": float(np.median(np.abs(off))),
             "size_held_out_p90": float(np.quantile(np.abs(off), 0.9)),
             "crowd_held_out": float(np.median(np.abs(ahead))) if len(ahead) else None,
-            "link": [link.latency_us, link.alone, link.capacity, link.near_bytes, link.near],
+            "link": asdict(link),
         }
         row = found[way]
         print(
