@@ -6,7 +6,7 @@ An operator: a roofline with a floor, for each family of operators of a device (
     us = latency + max(flops / peak, bytes / bandwidth)
 
 A copy: the link's bandwidth for who copies alone, and a capacity that all who copy at the same time share; both by
-class of size, since what fits a cache (or memory that is used again instead of asked for anew) does not meet the rest of
+class of size, since what fits a cache, or memory that is used again and not asked for anew, does not meet the rest of
 the link at all::
 
     us = latency + bytes / min(alone, capacity / copiers)
@@ -59,8 +59,11 @@ class Rooflines:
     def us(self, signatures: Signatures) -> F64:
         """Of every signature."""
         found = self.shared.us(signatures.flops, signatures.bytes)
+        families, of = signatures.coded_families
         for name, roofline in self.families.items():
-            own = signatures.families == name
+            if name not in families:
+                continue
+            own = of == families.index(name)
             found[own] = roofline.us(signatures.flops[own], signatures.bytes[own])
         return found
 
@@ -126,8 +129,8 @@ def fit_link(size: F64, copiers: F64, us: F64) -> Link:
     """From copies, of which some alone; without any that share the link the capacity is that of one.
 
     Classes of size are cut where that pays for their constants (Schwarz's criterion, errors of the logarithm after
-    Laplace), of at least two sizes each; a cut is the geometric mean of the sizes on both sides, since nothing says more
-    about where it is. A class may not be faster than a smaller one. Raises ValueError for fewer than 3 copies.
+    Laplace), of at least two sizes each; a cut is the geometric mean of the sizes on both sides, since nothing says
+    more about where it is. A class may not be faster than a smaller one. Raises ValueError for fewer than 3 copies.
     """
     if len(us) < 3:
         raise ValueError(f"{len(us)} copies are too few to fit a link to: measure at least 3 sizes")

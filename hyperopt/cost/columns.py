@@ -259,8 +259,9 @@ def _of_one(inputs: Columns, large: Column, out: Column, first: Column, small: C
         np.log1p(out.elements), np.log1p(first.elements), one * len(inputs), one * large.rank, np.log1p(axis(large, 0)),
         np.log1p(axis(first, -1)), np.log1p(axis(out, -1)), *_matrices(inputs, out, one), *_spread(inputs, large, none),
         kept_last, (large.bytes // large.elements).astype(np.float64), blocked,
-        (last % 16 == 0).astype(np.float64) + (last % 8 == 0), np.log1p(_kept(first.sizes[:, ::-1], out.sizes[:, ::-1])),
-        np.log1p(_kept(first.sizes, out.sizes)), *_repeated(small, large), one * out.rank,
+        (last % 16 == 0).astype(np.float64) + (last % 8 == 0),
+        np.log1p(_kept(first.sizes[:, ::-1], out.sizes[:, ::-1])), np.log1p(_kept(first.sizes, out.sizes)),
+        *_repeated(small, large), one * out.rank,
     ]  # fmt: skip
 
 

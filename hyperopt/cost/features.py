@@ -25,8 +25,8 @@ from hyperopt.cost.work import Table
 from hyperopt.profile import IDLE, Operator, Profile
 
 __all__ = [
-    "CONTEXT", "F64", "I64", "NUMBERS", "Rows", "Samples", "Signatures", "concurrency", "device_of", "joined", "rows_of",
-    "samples_of",
+    "CONTEXT", "F64", "I64", "NUMBERS", "Rows", "Samples", "Signatures", "concurrency", "device_of", "joined",
+    "rows_of", "samples_of",
 ]  # fmt: skip
 
 F64 = npt.NDArray[np.float64]
@@ -40,8 +40,8 @@ whether it is of the backward."""
 @dataclass(frozen=True)
 class Rows:
     """Operators whose work is counted. `place`: where in the profile; `signature`: which of `signatures`; `us`: as
-    measured; `context`: (rows, len(CONTEXT)); `uncounted`: reason -> how many operators were left out for it; `run`: which
-    profile, where there are several (None: one)."""
+    measured; `context`: (rows, len(CONTEXT)); `uncounted`: reason -> how many operators were left out for it; `run`:
+    which profile, where there are several (None: one)."""
 
     device: str
     signatures: Signatures

@@ -26,8 +26,7 @@ from hyperopt.cost.folds import folds
 from hyperopt.cost.intervals import Errors, collect
 from hyperopt.cost.process import Process
 from hyperopt.cost.repeats import Repeats, repeats_of
-from hyperopt.cost.residual import FEWEST, Learned, group_of, importances, learn
-from hyperopt.cost.signatures import coded
+from hyperopt.cost.residual import FEWEST, GROUPS, MEMORY, Learned, group_of, importances, learn
 from hyperopt.documents import decode, sha256
 
 FAMILY, MAJOR = "hyperopt.cost", 1
@@ -96,12 +95,12 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
         with probability `level`, where there was enough to say so; else it is not a number. Of a signature that was
         measured it is for a single execution, or for the median of `again` of them (one number for each signature)."""
         base = Rooflines(self.families, self.shared, self.counts).us(signatures)
-        families, family_of = coded(signatures.families)
+        families, family_of = signatures.coded_families
         fitted = np.array([family in self.families for family in families])[family_of]
         source = np.where(fitted, ROOFLINE, SHARED).astype("<U8")
         shift, away = np.zeros(len(base)), np.zeros(len(base))
         uses = np.array([self.uses(family) == LEARNED for family in families])[family_of]
-        groups = group_of(signatures.families)
+        groups = np.array([GROUPS.get(family, MEMORY) for family in families])[family_of]
         for group, learned in self.learned.items():
             mine = (groups == group) & uses
             if mine.any():
@@ -110,7 +109,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
             shift[uses], away[uses] = self.process.correction(signatures.only(uses))
         source[uses & (away < 1)] = LEARNED
         for way, link in self.links.items():
-            mine = signatures.names == way
+            mine = signatures.names == way if way in signatures.coded_names[0] else np.zeros(len(base), bool)
             base[mine] = link.us(signatures.written[mine], 1.0 + context[mine, 0])
             source[mine] = ROOFLINE
         us = base * np.exp(shift)

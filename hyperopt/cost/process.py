@@ -18,10 +18,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from hyperopt.cost.signatures import F64, I64, Signatures, coded
 from hyperopt.cost.ranges import Ranges, away, ranges_of, work_of
+from hyperopt.cost.signatures import F64, I64, Signatures
 
 MOST = 512
 """Samples above which trees are as good, and this is slow: its effort grows with their cube."""
@@ -36,6 +35,9 @@ PRIOR: Mapping[str, tuple[float, float]] = {
 }  # fmt: skip
 """Median and logarithmic width of what is expected of each size (in logarithms of time) and length (in logarithms of
 work; in standard deviations of shapes' numbers)."""
+
+FAR = 2.5
+"""Widths of its prior that a size or length may be from its median: beyond, sums are no longer exact."""
 
 BLOCK = 4096
 
@@ -74,8 +76,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
             np.array(self.work).reshape(count, -1), np.array(self.shapes).reshape(count, -1),
         )  # fmt: skip
         asked = _Inputs(
-            _places(signatures.names, self.types), _places(signatures.families, self.families), work_of(signatures),
-            (signatures.numbers - np.array(self.middle)) / np.array(self.width),
+            _places(signatures.coded_names, self.types), _places(signatures.coded_families, self.families),
+            work_of(signatures), (signatures.numbers - np.array(self.middle)) / np.array(self.width),
         )  # fmt: skip
         found = np.zeros(len(signatures.names))
         for begin in range(0, len(found), BLOCK):
@@ -99,8 +101,8 @@ class _Inputs(msgspec.Struct):
         return _Inputs(self.type_of[chosen], self.family_of[chosen], self.work[chosen], self.shapes[chosen])
 
 
-def _places(words: npt.NDArray[np.str_], known: Sequence[str]) -> I64:
-    found, of = coded(words)
+def _places(words: tuple[list[str], I64], known: Sequence[str]) -> I64:
+    found, of = words
     places = {word: place for place, word in enumerate(known)}
     return np.array([places.get(word, -1) for word in found], np.int64)[of]
 
@@ -129,8 +131,8 @@ def learn(signatures: Signatures, base: F64, us: F64) -> Process:
     target = np.log(us / base)
     middle, width = signatures.numbers.mean(axis=0), signatures.numbers.std(axis=0)
     width = np.where(width > 1e-9, width, 1.0)
-    types, type_of = coded(signatures.names)
-    families, family_of = coded(signatures.families)
+    types, type_of = signatures.coded_names
+    families, family_of = signatures.coded_families
     own = _Inputs(type_of, family_of, work_of(signatures), (signatures.numbers - middle) / width)
     apart = [_apart(own.work, own.work), _apart(own.work, own.work), _apart(own.shapes, own.shapes)]
     same = [family_of[:, None] == family_of[None, :], type_of[:, None] == type_of[None, :]]
@@ -158,7 +160,8 @@ def learn(signatures: Signatures, base: F64, us: F64) -> Process:
             slope.append(0.5 * size**2 * float((pull * effect * a).sum()) / length**2)
         return float(value), np.array(slope) + off / prior[:, 1]
 
-    best = minimize(evidence, start, jac=True, method="L-BFGS-B", options={"maxiter": 80}).x
+    bounds = np.column_stack([start - FAR * prior[:, 1], start + FAR * prior[:, 1]])
+    best = minimize(evidence, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 80}).x
     sizes, lengths = np.exp(best[: len(EFFECTS)]), np.exp(best[len(EFFECTS) :])
     parts = _alike(own, own, lengths.tolist())
     whole = sum((size**2 * part for size, part in zip(sizes, parts, strict=False)), np.zeros((1, 1)))

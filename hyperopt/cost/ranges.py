@@ -1,4 +1,4 @@
-"""How far outside what was learned from: there, what was learned fades, and the roofline, which is physics, takes over::
+"""How far outside what was learned from: there it fades, and the roofline, which is physics, takes over::
 
     correction    learned        fades               none
                 |-----------|---------------|-----------------
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hyperopt.cost.signatures import F64, Signatures, coded
+from hyperopt.cost.signatures import F64, Signatures
 
 FADE = float(np.log(4.0))
 
@@ -24,7 +24,7 @@ Ranges = Mapping[str, tuple[float, float, float, float]]
 
 def ranges_of(signatures: Signatures) -> dict[str, tuple[float, float, float, float]]:
     work = work_of(signatures)
-    families, of = coded(signatures.families)
+    families, of = signatures.coded_families
     found = {}
     for place, family in enumerate(families):
         mine = work[of == place]
@@ -37,7 +37,7 @@ def away(signatures: Signatures, ranges: Ranges) -> F64:
     """0: within; 1 and more: nothing is left of the correction."""
     work = work_of(signatures)
     far = np.full(len(work), np.inf)
-    families, of = coded(signatures.families)
+    families, of = signatures.coded_families
     for place, family in enumerate(families):
         if family in ranges:
             low_flops, high_flops, low_bytes, high_bytes = ranges[family]

@@ -15,13 +15,15 @@ import numpy.typing as npt
 
 from hyperopt.cost.features import CONTEXT, F64, NUMBERS, Signatures
 from hyperopt.cost.ranges import Ranges, away, ranges_of
-from hyperopt.cost.signatures import coded
 from hyperopt.cost.trees import Forest, Trees, grow
 
 GROUPS: Mapping[str, str] = {
     "matmul": "compute", "batch_matmul": "compute", "attention": "compute", "convolution": "compute",
 }  # fmt: skip
-"""Families that are bound by arithmetic; all others by memory."""
+"""Families that are bound by arithmetic."""
+
+MEMORY = "memory"
+"""The group of all others."""
 
 FEWEST = 24
 """Signatures of a group below which nothing is learned."""
@@ -61,8 +63,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_of(families: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
-    names, of = coded(families)
-    return np.array([GROUPS.get(name, "memory") for name in names], np.str_)[of]
+    return np.array([GROUPS.get(family, MEMORY) for family in families.tolist()], np.str_)
 
 
 def learn(signatures: Signatures, context: F64, base: F64, us: F64, seed: int = 0) -> Learned:
@@ -86,8 +87,8 @@ def _columns(
     columns[:, : len(SEEN_OF)] = signatures.numbers[:, SEEN_OF]
     columns[:, len(SEEN_OF) : len(SEEN_OF) + len(CONTEXT)] = context
     columns[:, FIXED.index("roofline")] = np.log(base)
-    types, type_of = coded(signatures.names)
-    kinds, kind_of = coded(signatures.families)
+    types, type_of = signatures.coded_names
+    kinds, kind_of = signatures.coded_families
     columns[:, FIXED.index("type")] = np.array([order.get(name, np.nan) for name in types])[type_of]
     places = {family: place for place, family in enumerate(families)}
     columns[:, FIXED.index("family")] = np.array([places.get(family, np.nan) for family in kinds])[kind_of]

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, compress
 from math import prod
 from typing import NamedTuple, overload
@@ -41,7 +42,7 @@ NO_WORK = "none"
 class Groups(Sequence[str]):
     """The groups of signatures: the shapes alone, in no order. Worked out when asked for: predicting does not ask."""
 
-    def __init__(self, every: Sequence[tuple[tuple[int, ...], ...]]) -> None:
+    def __init__(self, every: Sequence[Operator]) -> None:
         self.every = every
 
     def __len__(self) -> int:
@@ -54,7 +55,8 @@ class Groups(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | Groups:
         if isinstance(place, slice):
             return Groups(self.every[place])
-        return " ".join(sorted({str(list(shape)) for shape in self.every[place] if prod(shape) > 1}))
+        o = self.every[place]
+        return " ".join(sorted({str(list(shape)) for shape in o.shapes[: len(o.dtypes)] if prod(shape) > 1}))
 
     def __iter__(self) -> Iterator[str]:
         return (self[place] for place in range(len(self.every)))
@@ -79,6 +81,14 @@ class Signatures:
     @property
     def bytes(self) -> F64:
         return self.read + self.written
+
+    @cached_property
+    def coded_names(self) -> tuple[list[str], I64]:
+        return coded(self.names)
+
+    @cached_property
+    def coded_families(self) -> tuple[list[str], I64]:
+        return coded(self.families)
 
     def only(self, chosen: Mask) -> Signatures:
         """Those that are true in `chosen`."""
@@ -138,13 +148,8 @@ def signed(operators: Sequence[Operator], table: Table) -> Signed:
     return Signed(new[of], found.signatures(one_each, counted), uncounted)
 
 
-class _Form(NamedTuple):
-    """What signatures share that differ in sizes alone."""
-
-    word: str
-    dtypes: tuple[str, ...]
-    inputs: int | None
-    ranks: tuple[int, ...]
+_Form = tuple[str, tuple[str, ...], int | None, tuple[int, ...]]
+"""What signatures share that differ in sizes alone: type (or name), element types, how many go in, numbers of axes."""
 
 
 class _Found:
@@ -170,7 +175,7 @@ class _Found:
         flops, read, written = self.work[:, counted]
         return Signatures(
             keys=tuple(compress(self.keys, keep)),
-            groups=Groups([o.shapes[: len(o.dtypes)] for o in compress(operators, keep)]),
+            groups=Groups(tuple(compress(operators, keep))),
             names=names[kind],
             families=families[kind],
             flops=flops,
@@ -183,10 +188,7 @@ class _Found:
 def _forms(operators: Sequence[Operator]) -> dict[_Form, list[int]]:
     forms: dict[_Form, list[int]] = {}
     for place, o in enumerate(operators):
-        form = _Form(o.type or o.name, o.dtypes, o.inputs, tuple(map(len, o.shapes)))
-        if (members := forms.get(form)) is None:
-            members = forms[form] = []
-        members.append(place)
+        forms.setdefault((o.type or o.name, o.dtypes, o.inputs, tuple(map(len, o.shapes))), []).append(place)
     return forms
 
 
@@ -208,25 +210,26 @@ def _one_by_one(o: Operator, place: int, table: Table, found: _Found) -> None:
 def _as_columns(form: _Form, own: Sequence[Operator], places: I64, table: Table, found: _Found) -> Iterable[int]:
     """Works out what it can of the members of one form; gives back which of them are left."""
     kind = table.kind(own[0].type, own[0].name)
-    count = min(len(form.ranks), len(form.dtypes))
-    if kind is None or form.inputs is None or not count:
+    _, dtypes, inputs, ranks = form
+    count = min(len(ranks), len(dtypes))
+    if kind is None or inputs is None or not count:
         return range(len(own))
     try:
         sizes = np.fromiter(chain.from_iterable(chain.from_iterable(o.shapes for o in own)), np.int64)
-        sizes = sizes.reshape(len(own), sum(form.ranks))
-        ends = np.cumsum(form.ranks).tolist()
-        cut = [sizes[:, end - rank : end] for rank, end in zip(form.ranks, ends, strict=True)][:count]
+        sizes = sizes.reshape(len(own), sum(ranks))
+        ends = np.cumsum(ranks).tolist()
+        cut = [sizes[:, end - rank : end] for rank, end in zip(ranks, ends, strict=True)][:count]
         fit = np.logical_and.reduce([columns.fitting(each) for each in cut])
-        tensors = [Column.of(each[fit], dtype) for each, dtype in zip(cut, form.dtypes, strict=False)]
+        tensors = [Column.of(each[fit], dtype) for each, dtype in zip(cut, dtypes, strict=False)]
     except (Uncounted, OverflowError):
         return range(len(own))
     stacked = np.zeros(len(own), bool)
     if kind.name == "MatMul":
-        stacked[fit] = columns.batched(tensors[: form.inputs], tensors[form.inputs :])
+        stacked[fit] = columns.batched(tensors[:inputs], tensors[inputs:])
     done = np.zeros(len(own), bool)
     for mine, what in ((fit & ~stacked, kind), (fit & stacked, table.kinds["batchmatmul"])):
         if mine.any():
-            done |= _columns_of(what, [c.only(mine[fit]) for c in tensors], form.inputs, mine, places, found)
+            done |= _columns_of(what, [c.only(mine[fit]) for c in tensors], inputs, mine, places, found)
     for place, text in zip(places.tolist(), _texts(form, count, sizes), strict=True):
         found.keys[place] = text
     return np.flatnonzero(~done).tolist()
@@ -251,10 +254,10 @@ def _columns_of(kind: Kind, tensors: Sequence[Column], inputs: int, mine: Mask, 
 
 def _texts(form: _Form, count: int, sizes: I64) -> list[str]:
     """The keys of all members."""
+    word, dtypes, inputs, ranks = form
     sides = [
         f"{dtype.replace('%', '%%')}[{', '.join(['%d'] * rank)}]"
-        for dtype, rank in zip(form.dtypes[:count], form.ranks, strict=False)
+        for dtype, rank in zip(dtypes[:count], ranks, strict=False)
     ]
-    inputs = form.inputs or 0
-    text = f"{form.word.replace('%', '%%')} {' '.join(sides[:inputs])} -> {' '.join(sides[inputs:])}"
-    return [text % tuple(row) for row in sizes[:, : sum(form.ranks[:count])].tolist()]
+    text = f"{word.replace('%', '%%')} {' '.join(sides[: inputs or 0])} -> {' '.join(sides[inputs or 0 :])}"
+    return [text % tuple(row) for row in sizes[:, : sum(ranks[:count])].tolist()]

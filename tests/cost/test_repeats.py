@@ -17,7 +17,7 @@ SIGNATURES = 120
 
 
 def run(seed: int, times: int, drift: float = 0.0) -> Rows:
-    """Sums of many sizes, `times` executions each in turn; short ones scatter more, and a run shifts each by `drift`."""
+    """Sums of many sizes, `times` executions each; short ones scatter more, and a run shifts each by `drift`."""
     chance = np.random.default_rng(seed)
     sizes = [16 * (i + 1) for i in range(SIGNATURES)]
     shift = np.exp(chance.normal(0, drift, SIGNATURES))
