@@ -1,8 +1,8 @@
 """The demo model's step at a size that the cost model has not seen: measured against predicted.
 
-Each size is measured in processes of its own, the sizes in turn, several rounds: kernels under MindSpore's profiler and
-the step by the clock, of both the typical time (`profiler.calibrate.child.typical`), and of the rounds the shorter: what
-else runs on the machine only adds. One size is held out at a time; what running inside a step changes, and what lies
+Each size is measured in processes of its own, the sizes in turn, several rounds: kernels under MindSpore's profiler,
+the step by the clock, of both the typical time (`profiler.calibrate.child.typical`), and of the rounds the shorter:
+what else runs only adds. One size is held out at a time; what running inside a step changes, and what lies
 between kernels, is learned from all others (`hyperopt.cost.steps`) on top of the sweep's model.
 
 How well a step can be predicted at all: the rounds of one size say, which are printed beside it.

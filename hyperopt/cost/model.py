@@ -45,7 +45,7 @@ USUAL_GROUPS = 4.0
 """As many groups as the usual scatter of groups counts for, in the standard error of a family's gain."""
 
 DRIFT = 0.05
-"""Between two runs of one kernel on one device, whatever its repetitions within a run say (logarithm)."""
+"""Between two runs of one kernel on one device (logarithm), where nothing was measured twice that could say."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,9 +118,12 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
         if seen.any():
             known = np.array([self.seen[key] for key in compress(signatures.keys, seen.tolist())], np.float64)
             measured, times, spread = known.T
-            off = np.array([self.errors.quantile(family, 0.75) or 0.3 for family in families])[family_of[seen]]
-            doubt = np.maximum(np.abs(off), 1e-3)
-            weight = doubt**2 / (doubt**2 + DRIFT**2 + spread**2 / times)
+            off = np.array([self.errors.quantile(family, 0.75) for family in families], np.float64)[family_of[seen]]
+            doubt = np.maximum(np.where(np.isnan(off), 0.3, np.abs(off)), 1e-3) ** 2
+            apart = DRIFT**2 + spread**2 / times
+            if self.repeats is not None:
+                apart = self.repeats.variance(measured, times, spread)
+            weight = doubt / (doubt + apart)
             us[seen] = measured**weight * us[seen] ** (1 - weight)
             source[seen] = SEEN
             often = np.ones(len(times)) if again is None else again[seen].astype(np.float64)

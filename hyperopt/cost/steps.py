@@ -1,4 +1,4 @@
-"""How long a whole step takes: its kernels as they run inside steps, what lies between them, and what a step costs once.
+"""How long a whole step takes: its kernels as they run inside it, what lies between them, and what a step costs once.
 
     step  =  share x sum of kernels  +  gap x number of kernels  +  once
 

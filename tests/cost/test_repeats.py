@@ -7,7 +7,7 @@ import pytest
 
 from hyperopt.cost import model as models
 from hyperopt.cost.features import Rows, joined, rows_of, samples_of
-from hyperopt.cost.repeats import Repeats, repeats_of
+from hyperopt.cost.repeats import RUN_TO_RUN, Repeats, repeats_of
 from hyperopt.cost.work import Table
 from hyperopt.profile import Device, Operator, Profile
 from tests.cost.synthetic import operator
@@ -43,7 +43,8 @@ def covered(known: Rows, new: Rows, single: bool) -> float:
 
 @pytest.mark.parametrize("single", [False, True])
 def test_another_run_lies_within_nine_times_of_ten(single: bool) -> None:
-    assert 0.82 <= covered(run(1, 20), run(2, 20), single) <= 0.97
+    """Where runs differ by what is assumed of one run."""
+    assert 0.82 <= covered(run(1, 20, RUN_TO_RUN / 2), run(2, 20, RUN_TO_RUN / 2), single) <= 0.99
 
 
 def test_a_median_of_many_is_nearer_than_a_single_execution() -> None:
