@@ -159,6 +159,13 @@ def _typical(size: F64, copiers: F64, us: F64) -> tuple[F64, F64, F64]:
 
 MOST_CLASSES = 4
 
+UNSHARED = 1e6
+"""Capacity over rate alone of what nobody shares: the cache of a core."""
+
+NOTICED = 0.1
+"""Logarithm that others must slow a copy by, for a class to be said to be shared: less is noise, and a capacity just
+below what two copies got would halve the rate of four."""
+
 Parts = tuple[tuple[int, int, float, float], ...]
 """First and last size of a class, its rate alone and its capacity."""
 
@@ -198,20 +205,23 @@ def _rates(size: F64, copiers: F64, us: F64, least: float, most: float, latency:
     rate = size / np.maximum(us - latency, TINY)
     single = copiers <= max(1.5, float(copiers.min()))
     alone = rate[single]
-    error, alone_best = _least(alone, latency + size[single] / alone[:, None], us[single])
+    errors = _errors(latency + size[single] / alone[:, None], us[single])
+    error, alone_best = float(errors.min()), float(alone[errors.argmin()])
     crowd = float(copiers.max())
     if crowd < 1.5:
         return error, alone_best, alone_best
-    capacity = np.clip(np.append((rate * copiers)[~single], alone_best * crowd), alone_best, alone_best * crowd)
-    error, best = _least(capacity, latency + size / np.minimum(alone_best, capacity[:, None] / copiers), us)
-    return error, alone_best, best
-
-
-def _least(values: F64, ahead: F64, us: F64) -> tuple[float, float]:
-    """Of values the one whose times `ahead` (values, copies) err least, behind its error."""
-    errors = np.abs(np.log(np.maximum(ahead, TINY) / us)).sum(axis=1)
+    own = np.clip((rate * copiers)[~single], alone_best, alone_best * crowd)
+    capacity = np.append(own, alone_best * UNSHARED)
+    errors = _errors(latency + size / np.minimum(alone_best, capacity[:, None] / copiers), us)
     best = int(errors.argmin())
-    return float(errors[best]), float(values[best])
+    if errors[-1] - errors[best] < NOTICED * len(own):
+        best = -1
+    return float(errors[best]), alone_best, float(capacity[best])
+
+
+def _errors(ahead: F64, us: F64) -> F64:
+    """Sums of the errors of the logarithm of times `ahead` (values, copies)."""
+    return np.asarray(np.abs(np.log(np.maximum(ahead, TINY) / us)).sum(axis=1))
 
 
 def fit_messages(steps: F64, each: F64, us: F64) -> tuple[float, float]:

@@ -83,14 +83,14 @@ def works(kind: Kind, inputs: Columns, outputs: Columns) -> Works:
     return Works(np.where(fits, flops, 0).astype(np.float64), read.astype(np.float64), written.astype(np.float64), fits)
 
 
-Three = tuple[npt.NDArray[np.generic], I64, I64]
+Three = tuple[I64 | F64, I64, I64]
 
 
 def _total(columns: Columns, like: I64) -> I64:
     return np.asarray(sum((column.bytes for column in columns), np.zeros_like(like)))
 
 
-def _moved(inputs: Columns, outputs: Columns, flops: npt.NDArray[np.generic]) -> Three:
+def _moved(inputs: Columns, outputs: Columns, flops: I64 | F64) -> Three:
     like = (*inputs, *outputs)[0].bytes
     return flops, _total(inputs, like), _total(outputs, like)
 
@@ -116,6 +116,7 @@ def _each_of_all(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
 
 
 def _add_all(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
+    _first(inputs, 1)
     return _moved(inputs, outputs, (len(inputs) - 1) * _first(outputs, 1)[0].elements)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from hyperopt.cost.ranges import Ranges, away, ranges_of, work_of
 from hyperopt.cost.signatures import F64, I64, Signatures
 
-MOST = 512
+MOST = 256
 """Samples above which trees are as good, and this is slow: its effort grows with their cube."""
 
 EFFECTS = ("family", "type", "family_work", "type_work", "family_shapes", "noise")
@@ -202,7 +202,7 @@ def learn(signatures: Signatures, base: F64, us: F64) -> Process:
         return float(value), np.array(slope) + off / prior[:, 1]
 
     bounds = np.column_stack([start - FAR * prior[:, 1], start + FAR * prior[:, 1]])
-    best = minimize(evidence, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 80}).x
+    best = minimize(evidence, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
     sizes, lengths, reach = parameters(best)
     factor = _factor(own.work, reach)[0]
     parts = _alike(own, own, lengths.tolist())

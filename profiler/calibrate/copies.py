@@ -1,7 +1,7 @@
 """Copies between the tiers, alone and with others at the same time: operators on streams of their own.
 
-Several processes copy the same sizes in the same turns of a common clock. What each measures is the median of its own
-copies in a turn, each into memory that it allocates itself, as a plan's copies do::
+Several processes copy the same sizes in the same turns of a common clock. What each measures is the typical time of its
+own copies in a turn, each into memory that it allocates itself, as a plan's copies do::
 
     turn      |  4 KiB out  |  4 KiB in  |  64 KiB out  | ...
     process 0    == == ==      == == ==     === === ===
@@ -10,9 +10,10 @@ copies in a turn, each into memory that it allocates itself, as a plan's copies 
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import Literal, NamedTuple
+
+from profiler.calibrate.child import typical
 
 SIZES = tuple(1 << n for n in range(12, 29))
 """4 KiB to 256 MiB, each twice the one before: bandwidth falls where a cache ends, within one of these steps."""
@@ -27,7 +28,7 @@ def turn_s(size: int) -> float:
 
 
 class Copy(NamedTuple):
-    """One size, one direction: median microseconds."""
+    """One size, one direction: typical microseconds (`child.typical`)."""
 
     way: Literal["CopyOut", "CopyIn"]
     size: int
@@ -60,6 +61,6 @@ def measure(start: float) -> list[Copy]:
                 before = time.perf_counter()
                 copy()
                 times.append(time.perf_counter() - before)
-            found.append(Copy(way, size, statistics.median(times) * 1e6))
+            found.append(Copy(way, size, typical(times) * 1e6))
             begin += turn_s(size)
     return found
