@@ -119,7 +119,7 @@ class Link:
 
     def us(self, size: F64, copiers: F64) -> F64:
         """`size` in bytes; `copiers`: how many copy at the same time, this one counted."""
-        classes = (*self.nearer, self)
+        classes: tuple[Near | Link, ...] = (*self.nearer, self)
         of = np.searchsorted([near.most_bytes for near in self.nearer], size)
         alone, capacity = np.array([(each.alone, each.capacity) for each in classes]).T
         return np.asarray(self.latency_us + size / np.minimum(alone[of], capacity[of] / np.maximum(copiers, 1.0)))
@@ -180,17 +180,17 @@ def _classes(size: F64, copiers: F64, us: F64, sizes: F64, latency: float) -> li
         if b > a or last == 0
     }
     best: dict[int, tuple[float, Parts]] = {
-        b: (error, ((0, b, *rates),)) for (a, b), (error, *rates) in one.items() if a == 0
+        b: (error, ((0, b, alone, capacity),)) for (a, b), (error, alone, capacity) in one.items() if a == 0
     }
     found = [best[last]] if last in best else []
     for _ in range(MOST_CLASSES - 1):
         longer: dict[int, tuple[float, Parts]] = {}
-        for (a, b), (error, *rates) in one.items():
+        for (a, b), (error, alone, capacity) in one.items():
             before = best.get(a - 1)
-            if before is None or before[1][-1][2] < rates[0] or before[1][-1][3] < rates[1]:
+            if before is None or before[1][-1][2] < alone or before[1][-1][3] < capacity:
                 continue
             if b not in longer or before[0] + error < longer[b][0]:
-                longer[b] = (before[0] + error, (*before[1], (a, b, *rates)))
+                longer[b] = (before[0] + error, (*before[1], (a, b, alone, capacity)))
         best = longer
         if last in best:
             found.append(best[last])

@@ -232,7 +232,7 @@ def _as_columns(form: _Form, own: Sequence[Operator], places: I64, table: Table,
             done |= _columns_of(what, [c.only(mine[fit]) for c in tensors], inputs, mine, places, found)
     for place, text in zip(places.tolist(), _texts(form, count, sizes), strict=True):
         found.keys[place] = text
-    return np.flatnonzero(~done).tolist()
+    return [place for place, is_done in enumerate(done.tolist()) if not is_done]
 
 
 def _columns_of(kind: Kind, tensors: Sequence[Column], inputs: int, mine: Mask, places: I64, found: _Found) -> Mask:
