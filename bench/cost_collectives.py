@@ -33,7 +33,9 @@ def collectives(run: Path) -> dict[str, Any] | None:
         latency, bandwidth = fit_messages(np.ones(len(others)), others[:, 0], others[:, 1])
         mine = np.array(found["messages"])
         off = np.abs((latency + mine[:, 0] / bandwidth * 1e6) / mine[:, 1] - 1)
-        whole = [abs((count * latency + size / bandwidth * 1e6) / us - 1) for count, size, us in found["collectives"]]
+        whole = [
+            abs((count * latency + size / bandwidth * 1e6) / us - 1) for count, size, us in found["collectives"]
+        ]
         rows[name] = {
             "messages": len(mine),
             "latency_us": latency,
