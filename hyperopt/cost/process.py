@@ -157,6 +157,7 @@ def _alike(a: _Inputs, b: _Inputs, lengths: Sequence[float]) -> list[F64]:
 def learn(signatures: Signatures, base: F64, us: F64) -> Process:
     """From samples with their rooflines and durations."""
     from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits
 
     target = np.log(us / base)
     middle, width = signatures.numbers.mean(axis=0), signatures.numbers.std(axis=0)
@@ -202,7 +203,8 @@ def learn(signatures: Signatures, base: F64, us: F64) -> Process:
         return float(value), np.array(slope) + off / prior[:, 1]
 
     bounds = np.column_stack([start - FAR * prior[:, 1], start + FAR * prior[:, 1]])
-    best = minimize(evidence, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
+    with threadpool_limits(1):  # as in `trees.grow`: matrices are small, and threads wait for each other
+        best = minimize(evidence, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": 50}).x
     sizes, lengths, reach = parameters(best)
     factor = _factor(own.work, reach)[0]
     parts = _alike(own, own, lengths.tolist())
