@@ -295,7 +295,7 @@ class Search:
         setting = self.setting()
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
-            began, calls = time.monotonic(), stop.work_left(most)
+            began, calls = time.monotonic(), stop.work_left(most if timed else min(most, rounds))
             judged = play(calls, self.dice, table.world, table.layout, table.stage, setting, self.arms, course)
             stop.work += judged
             if course.idle[0] == 0:
