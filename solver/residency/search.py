@@ -30,6 +30,7 @@ from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
 from solver.residency.refill import RETREATS, WAYS, Prices, Setting, course_from, play
 from solver.residency.rounding import rounded
+from solver.residency.ruin import BACK, OUT, TIER
 
 Floats = npt.NDArray[np.float64]
 
@@ -300,7 +301,7 @@ class Search:
             stop.work += judged
             if course.idle[0] == 0:
                 best = course.best
-                self._offered(Draft(best.tier, best.out, best.back, best.chosen))
+                self._offered(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
             rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 

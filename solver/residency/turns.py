@@ -20,11 +20,12 @@ copies of one storage come one after another is left out, which only adds to the
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from solver.residency.compiled import inner
 
-@numba.njit(cache=True)
+
+@inner
 def in_turns(  # type: ignore[no-untyped-def]
     kind, size, first, end, written, due, out_ns, in_ns, held, out_prices, in_prices, ending, dropped, copied
 ):
