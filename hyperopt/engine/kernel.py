@@ -130,7 +130,7 @@ def compiled(function: F) -> F:
 
     Without the wrapper for C and the rewrites of array expressions, of which there are none, it takes less to make.
     """
-    options: dict[str, Any] = {"nogil": True, "no_cfunc_wrapper": True, "no_rewrites": True}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True, "no_cfunc_wrapper": True}
     try:
         return cast(F, njit(cache=True, **options)(function))
     except RuntimeError:

@@ -62,7 +62,8 @@ def _chains(  # type: ignore[no-untyped-def]
     count = len(storage)
     op_at, held_at = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
     ops, held = np.empty(4 * count + longest, np.int64), np.empty(4 * count + len(size), np.int64)
-    needs, holds = np.full(len(recomputable), -1, np.int64), np.full(len(size), -1, np.int64)  # the last request
+    needs, holds = np.empty(len(recomputable), np.int64), np.empty(len(size), np.int64)  # the last request
+    needs[:], holds[:] = -1, -1
     frontier = np.empty(len(read) + 1, np.int64)
     for i in range(count):
         s, at = storage[i], before[i]

@@ -18,10 +18,11 @@ from typing import Any
 import numba
 import numpy as np
 
-OPTIONS: dict[str, Any] = {"no_cfunc_wrapper": True, "no_rewrites": True, "error_model": "numpy"}
-"""Numba's targets take the first two; its type hints leave them out."""
+OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True, "no_cfunc_wrapper": True}
+"""The same for both, and for the engine's loop: else numpy's functions are compiled for each. Numba's targets take the
+last two; its type hints leave them out."""
 
-entry = numba.njit(cache=True, nogil=True, **OPTIONS)
+entry = numba.njit(cache=True, **OPTIONS)
 inner = numba.njit(no_cpython_wrapper=True, **OPTIONS)  # type: ignore[call-overload]
 
 ZERO: Any = np.int64(0)

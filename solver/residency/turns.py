@@ -38,9 +38,10 @@ def in_turns(  # type: ignore[no-untyped-def]
     outside = kind == 3
     stays = 0.0 if not outside else -np.inf  # in HBM at row k, not moved yet
     moved = -np.inf  # the same, moved before
-    left = np.full(tiers, -np.inf)  # off HBM by tier: the saving so far, less that of the rows before
-    paid = np.full(tiers, np.inf)
-    back = np.full((tiers, end - first + 1), np.inf)
+    left = np.empty(tiers)  # off HBM by tier: the saving so far, less that of the rows before
+    paid = np.empty(tiers)
+    back = np.empty((tiers, end - first + 1))
+    left[:], paid[:], back[:] = -np.inf, np.inf, np.inf
     for t in range(tiers):
         if in_ns[t] < 0:
             continue
