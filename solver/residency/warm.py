@@ -1,6 +1,6 @@
 """The compiled parts of the search, compiled before anybody's time limit begins.
 
-Compilation takes some twenty seconds of processor time the first time on a machine; numba keeps the result beside the
+Compilation takes some 25 seconds of processor time the first time on a machine; numba keeps the result beside the
 sources or in the user's cache, from where it is loaded in about one second.
 """
 
