@@ -10,10 +10,12 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from api import archives, baselines, checks, jobs, plans, problems, profiles
+from api import archives, baselines, checks, cost_models, jobs, plans, predictions, problems, profiles
 from api.engine import DbosEngine
 from api.service import Here, Service
+from api.training import Train, Trainer
 from api.work import Solve, Worker
+from hyperopt.cost.child import train_in_child
 from hyperopt.settings import Settings
 from hyperopt.store import Database, schema
 from hyperopt.store.profiles import count_profiles
@@ -48,16 +50,17 @@ def healthz(here: Here) -> Health:
     )
 
 
-def open_service(settings: Settings, solve: Solve = solve_in_child) -> Service:
+def open_service(settings: Settings, solve: Solve = solve_in_child, train: Train = train_in_child) -> Service:
     """The database, up to date, and the job engine on it, at work if the settings say so; to be closed.
 
-    `solve` is how a worker solves: in a child process. Raises `schema.SchemaError` or `engine.NameTaken`. Not
-    for an event loop: DBOS refuses to be started on one.
+    `solve` and `train` are how a worker works: in a child process. Raises `schema.SchemaError` or
+    `engine.NameTaken`. Not for an event loop: DBOS refuses to be started on one.
     """
     database = Database(settings.store_url)
     try:
         schema.make_current(database)
-        worker = Worker(database, solve, settings.solve_memory_bytes)
+        trainer = Trainer(database, train, settings.operators, settings.solve_memory_bytes)
+        worker = Worker(database, solve, trainer, settings.solve_memory_bytes)
         engine = DbosEngine(database, settings, worker.run if settings.worker else None)
     except BaseException:
         database.close()
@@ -77,7 +80,7 @@ def create_app(service: Service | None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    for room in (profiles, archives, plans, jobs, checks, baselines):
+    for room in (profiles, archives, plans, jobs, checks, baselines, cost_models, predictions):
         app.include_router(room.router)
     app.include_router(health)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -24,6 +24,7 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"], route_class=SmallBody)
 # Strict: a misspelt field, or a number in quotes, is refused instead of ignored or guessed.
 _STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
+PlanId = Annotated[str, Path(description="plan-...", max_length=64)]
 
 
 class BudgetAsked(BaseModel):
@@ -189,7 +190,7 @@ def _plain(request: Request) -> dict[str, object]:
     },
 )
 def fetch(
-    id: Annotated[str, Path(description="plan-...", max_length=64)],
+    id: PlanId,
     here: Here,
     if_none_match: Annotated[str | None, Header()] = None,
 ) -> Response:

@@ -63,6 +63,7 @@ _LISTED = {
     "job": "list what there is: GET /v1/jobs",
     "plan": "take the id from the result of a job: GET /v1/jobs",
     "check": "take the id from the answer to POST /v1/checks",
+    "cost model": "list what there is: GET /v1/cost-models",
     "baseline": "list what there is: GET /v1/baselines",
 }
 

@@ -1,4 +1,4 @@
-"""What a job does when its turn comes: read the request, solve in a child process, store the answer.
+"""What a job does when its turn comes: read the request, work in a child process, store the answer.
 
 A job may be run again after a crash, so everything it leaves behind is written in one transaction at its end,
 and a job already finished returns at once.
@@ -13,7 +13,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from api import training
 from api.engine import Interrupted
+from api.training import Trained, Trainer
+from hyperopt.cost.child import TrainingFailed
 from hyperopt.plan import Plan
 from hyperopt.store import Database, jobs
 from hyperopt.store.plans import put_plan
@@ -42,10 +45,11 @@ class Solve(Protocol):
 
 
 class Worker:
-    """Runs jobs of the kinds it knows. `solve` is the solver, in a process of its own."""
+    """Runs jobs of the kinds it knows. `solve` is the solver, and `trainer` trains, in processes of their own."""
 
-    def __init__(self, database: Database, solve: Solve, memory_limit_bytes: int) -> None:
-        self.database, self.solve, self.memory_limit_bytes = database, solve, memory_limit_bytes
+    def __init__(self, database: Database, solve: Solve, trainer: Trainer, memory_limit_bytes: int) -> None:
+        self.database, self.solve, self.trainer = database, solve, trainer
+        self.memory_limit_bytes = memory_limit_bytes
 
     def run(self, id: str, stopping: Callable[[], bool]) -> None:
         """Does job `id` to its end. Raises `Interrupted` when `stopping()`: the job is to be run again."""
@@ -57,8 +61,11 @@ class Worker:
             self._finish(id, "cancelled", {"status": "cancelled", "reason": "cancelled while it was waiting"})
             return
         try:
-            self._plan(job, stopping)
-        except SolveFailed as failure:
+            if job.kind == training.KIND:
+                self._train(job, stopping)
+            else:
+                self._plan(job, stopping)
+        except (SolveFailed, TrainingFailed) as failure:
             self._failed(id, str(failure), stopping)
         except Exception as error:
             # The job ends here whatever went wrong, or its caller would wait for ever; the log has the rest.
@@ -95,6 +102,25 @@ class Worker:
                 "bound": msgspec.to_builtins(answer.bound),
             }
             jobs.finish_job(session, job.id, outcome, result, plan_id)
+
+    def _train(self, job: jobs.JobRecord, stopping: Callable[[], bool]) -> None:
+        """Cancelled or failed in between, what devices were done before is kept."""
+        report = _Reports(self.database, job.id)
+        report({"stage": "started", "attempt": job.attempts})
+        cancelled = _Question(lambda: stopping() or self._cancel_requested(job.id))
+        done: list[Trained] = []
+        failure = ""
+        try:
+            # Those done before a failure stay in the list.
+            done.extend(self.trainer.devices(job.request, cancelled, report))
+        except TrainingFailed as failed:
+            failure = str(failed)
+        report.flush()
+        self._check_interrupt(job.id, stopping)
+        if failure and not done:
+            raise TrainingFailed(failure)
+        outcome: jobs.Outcome = "cancelled" if self._cancel_requested(job.id) else "failed" if failure else "succeeded"
+        self.trainer.finish(job, done, outcome, failure)
 
     def _failed(self, id: str, reason: str, stopping: Callable[[], bool]) -> None:
         self._check_interrupt(id, stopping)

@@ -5,7 +5,8 @@
 All on one machine in one run, one after another; values are simulated (or folded) in the case's own unit, by the same
 clock, for splits within the memory limits. The even split has every layer at the first level and may not fit: then it
 is searched for levels that do. The monolithic program is Fast-Tuner's formulation (a start for each task) by HiGHS in
-OR-Tools; it is asked where it has at most MOST_TASKS tasks. Compiled code is warmed up first.
+OR-Tools; it is asked where it has at most MOST_TASKS tasks. Compiled code is warmed up first. `programs`: sub-models
+that are no chain, against all of them on all devices in turn and the best equal groups.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hyperopt import layers
+from hyperopt import layers, programs
+from solver.programs import answer
+from solver.programs import solve as solve_programs
+from solver.programs.picture import draw as draw_programs
 from solver.stages import NoPlanError, Objective, Problem, Request, place, problem, solve, value
 from solver.stages.master import Master, whole
 from solver.stages.memory import fits
@@ -33,6 +37,7 @@ from solver.stages.problem import fastest_split, uniform
 from solver.stages.search import NO_VALUE, Search
 from solver.stages.simulate import clock
 from tests.cases.test_stages import C4, C5, FIRST, INTERLEAVED, LLAMA, SECOND, deepseek
+from tests.solver.programs.examples import LARGE, PPO, VISION
 from tests.solver.stages.test_schedule import MIXED
 
 RESULTS = Path("build/bench/stages.json")
@@ -46,8 +51,10 @@ def read(document: dict[str, Any]) -> layers.Description:
 def cases() -> dict[str, tuple[Problem, Objective, str]]:
     """Name -> problem, objective, and what is wanted of it."""
 
-    def of(document: dict[str, Any], stages: int, micro_batches: int, chunks: int = 1, least: int = 1) -> Problem:
-        order: Any = "interleaved" if chunks > 1 else "1f1b"
+    def of(
+        document: dict[str, Any], stages: int, micro_batches: int, chunks: int = 1, least: int = 1, halves: bool = False
+    ) -> Problem:
+        order: Any = "interleaved" if chunks > 1 else "zero-bubble" if halves else "1f1b"
         asked = Request(
             stages=stages, micro_batches=micro_batches, schedule=order, chunks=chunks, min_layers=least
         )
@@ -56,9 +63,11 @@ def cases() -> dict[str, tuple[Problem, Objective, str]]:
     return {
         "C4, 8 micro-batches": (of(C4, 2, 8), "makespan", "1339.5"),
         "C4, 2 micro-batches": (of(C4, 2, 2), "makespan", "415.0"),
+        "C4, 8, zero-bubble": (of(C4, 2, 8, halves=True), "makespan", "<= 1339.5 (1F1B)"),
         "C5, any": (of(C5, 8, 8, least=0), "slowest", "60 (20 forward)"),
         "C5, each one": (of(C5, 8, 8), "slowest", "69 (23 forward)"),
         "C20, 64": (of(deepseek(16, *FIRST), 16, 64), "folded", "1132.66"),
+        "C20, 64, zero-bubble": (of(deepseek(16, *FIRST), 16, 64, halves=True), "makespan", "<= 1132.66 (1F1B)"),
         "C20, 960, as upstream": (of(deepseek(16, *SECOND, 1.0), 16, 960), "folded", "10943.91"),
         "C20, 960, no slip": (of(deepseek(16, *SECOND), 16, 960), "folded", ""),
         "C20, interleaved": (of(deepseek(8, *INTERLEAVED), 8, 240, 4), "folded", "< 5600, bound > 5450"),
@@ -178,13 +187,24 @@ def mixed(seconds: float) -> dict[str, Any]:
     return told
 
 
+def apart(seconds: float) -> dict[str, Any]:
+    """Programs that are no chain, by name."""
+    told: dict[str, Any] = {}
+    for document in (PPO, VISION, LARGE):
+        said, _ = programs.load(json.dumps(document).encode())
+        found = solve_programs(said, seconds)
+        pictures = {"timeline": draw_programs(said, found.best), "svg": draw_programs(said, found.best, svg=True)}
+        told[document["name"]] = answer(said, found) | pictures
+    return told
+
+
 def _cell(x: float | None) -> str:
     return "none" if x is None else f"{x:.2f}"
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("cases", nargs="*", metavar="CASE", help="part of a case's name, or mixed; all unless given")
+    asked.add_argument("cases", nargs="*", metavar="CASE", help="part of a name, mixed, or programs; all unless given")
     asked.add_argument("-o", "--output", type=Path, default=RESULTS)
     asked.add_argument("--seconds", type=float, default=60.0, help="of ours")
     asked.add_argument("--rival-seconds", type=float, default=60.0, help="of each program of a rival")
@@ -209,10 +229,21 @@ def main() -> None:
     document: dict[str, Any] = {"load": os.getloadavg(), "cases": rows}
     given.output.parent.mkdir(parents=True, exist_ok=True)
     if not given.cases or "mixed" in given.cases:
-        document["mixed"] = apart = mixed(5.0)
-        for kind, one in apart.items():
+        document["mixed"] = mixed_told = mixed(5.0)
+        for kind, one in mixed_told.items():
             print(f"\nmixed, {kind}: {one['value']:.2f} on {one['devices']}, layers {one['layers']}\n{one['timeline']}")
             given.output.with_name(f"stages-{kind}.svg").write_text(one["svg"])
+    if not given.cases or "programs" in given.cases:
+        document["programs"] = steps = apart(given.seconds)
+        print("\n| programs | ways | ours | bound | s | all on all devices | best equal groups | groups |")
+        print("|---|---:|---:|---:|---:|---:|---:|---|")
+        for name, one in steps.items():
+            rivals = [None if one[key] is None else one[key]["makespan"] for key in ("together", "equal")]
+            groups = " / ".join(f"{g['devices']}: {', '.join(g['programs'])}" for g in one["groups"])
+            cells = [_cell(one["makespan"]), _cell(one["bound"]), f"{one['seconds']:.1f}", *map(_cell, rivals), groups]
+            print("| " + " | ".join([name, str(one["ways"]), *cells]) + " |", flush=True)
+            slug = name.replace(", ", "-").replace(" ", "-")
+            given.output.with_name(f"programs-{slug}.svg").write_text(one["svg"])
     given.output.write_bytes(msgspec.json.format(msgspec.json.encode(document)))
     print(f"load {os.getloadavg()[0]:.1f}; written to {given.output}")
 

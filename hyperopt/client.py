@@ -11,7 +11,7 @@ Whatever goes wrong, one `ServiceError` says what, where and what to do about it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +29,8 @@ Json = dict[str, Any]
 
 FINAL = frozenset({"succeeded", "failed", "cancelled"})
 CHUNK = 1 << 20
+COPIES = 10_000
+"""Of one measurement, as many as a server takes: they are copies of a few storages, over and over."""
 
 
 class ServiceError(Exception):
@@ -266,6 +268,62 @@ class Client:
         """Keeps a baseline from being replaced, or allows it again."""
         body, headers = {"frozen": frozen, "who": who, "why": why}, {"If-Match": f'"{etag}"'}
         return self._json("PATCH", f"/v1/baselines/{baseline}", json=body, headers=headers)
+
+    def train(self, project: str = "default", device: str | None = None) -> Json:
+        """Asks for cost models of all that the project has measured, of one device or of each; returns the job."""
+        return self._json("POST", "/v1/cost-models", json={"project": project, "device": device})
+
+    def cost_models(
+        self, project: str | None = None, device: str | None = None, state: str | None = None
+    ) -> list[Json]:
+        """By project and device, the newest of each first. `state`: candidate, in use, retired."""
+        asked = {"project": project, "device": device, "state": state}
+        params = {name: value for name, value in asked.items() if value is not None}
+        found: list[Json] = self._json("GET", "/v1/cost-models", params=params)["models"]
+        return found
+
+    def cost_model(self, id: str) -> Json:
+        return self._json("GET", f"/v1/cost-models/{id}")
+
+    def cost_model_document(self, id: str) -> bytes:
+        """The model's `hyperopt.cost/1` document."""
+        return self._request("GET", f"/v1/cost-models/{id}/document").content
+
+    def use_cost_model(self, id: str, *, who: str, why: str, etag: str) -> Json:
+        """Puts a model into use in place of the one before. `etag`: as the caller saw it on a model of the device."""
+        headers = {"If-Match": f'"{etag}"'}
+        return self._json("POST", f"/v1/cost-models/{id}/use", json={"who": who, "why": why}, headers=headers)
+
+    def drift(self, profile: str, model: str | None = None) -> Json:
+        """Whether what a stored profile measured lies in the intervals of a model, None: the one in use."""
+        params = {} if model is None else {"model": model}
+        return self._json("GET", f"/v1/profiles/{profile}/drift", params=params)
+
+    def predict(self, profile: str, model: str | None = None, level: float = 0.9) -> Json:
+        """Predicted durations of a stored profile's operators, in columns, with intervals."""
+        params: Json = {"level": level} | ({} if model is None else {"model": model})
+        return self._json("GET", f"/v1/profiles/{profile}/prediction", params=params)
+
+    def measured(
+        self,
+        plan: str,
+        *,
+        steps: int,
+        step_us: float,
+        step_us_spread: float = 0.0,
+        peak_bytes: int | None = None,
+        copies: Sequence[tuple[int, float]] = (),
+    ) -> Json:
+        """Keeps what a training that followed a stored plan measured. `copies`: bytes and microseconds of each copy
+        back from the host; the last `COPIES` are sent."""
+        asked: Json = {"steps": steps, "step_us": step_us, "step_us_spread": step_us_spread, "peak_bytes": peak_bytes}
+        asked["copies"] = [{"bytes": size, "us": us} for size, us in copies[-COPIES:]]
+        return self._json("POST", f"/v1/plans/{plan}/measurements", json=asked)
+
+    def measurements(self, plan: str) -> list[Json]:
+        """What was measured of a plan beside what it predicted, oldest first."""
+        found: list[Json] = self._json("GET", f"/v1/plans/{plan}/measurements")["measurements"]
+        return found
 
     def _read_cache(self, id: str) -> tuple[str, bytes] | None:
         if self._folder is None or not (file := self._folder / f"{id}.plan").exists():

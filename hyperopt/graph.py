@@ -74,7 +74,8 @@ class Operator:
 @dataclass(frozen=True)
 class Graph:
     """Operators in order of execution; `tensors[i].id == i`. `warnings`: what was inferred or not understood.
-    `labelled`: whether `layer` tells for every operator which layer it is of."""
+    `labelled`: whether `layer` tells for every operator which layer it is of. `base_bytes`: what a device holds before
+    the model, such as a framework's own; it is there whatever the layouts."""
 
     tensors: tuple[Tensor, ...]
     operators: tuple[Operator, ...]
@@ -82,6 +83,7 @@ class Graph:
     source: str = ""
     warnings: tuple[str, ...] = ()
     labelled: bool = True
+    base_bytes: int = 0
 
     @cached_property
     def writers(self) -> tuple[tuple[int, ...], ...]:

@@ -57,29 +57,43 @@ class Level:
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     """A type of layer. `forward`, `backward`: in the file's own unit of time, backward as 2 x forward where it is not
-    given. `levels`: those that the file has memory for; none for head and tail."""
+    given; `weight`: of backward, what only weights' gradients take, half of it where that is not given. `levels`: those
+    that the file has memory for; none for head and tail. `weight_mb`: MB per micro-batch that the weights' gradients
+    need, whatever the level; `memory_activation` where it is not given."""
 
     name: str
     type: Literal["HEAD", "BODY", "TAIL"]
     count: int
     forward: float
     backward: float
+    weight: float
     parameter_mb: float
+    weight_mb: float
     levels: tuple[Level, ...] = ()
+
+
+class RecomputeLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """A level of recomputation besides upstream's: MB per micro-batch that stay, and `coef`, extra backward time as a
+    fraction of backward."""
+
+    name: Name
+    memory: Amount
+    coef: Amount
 
 
 class OffloadLevel(msgspec.Struct, frozen=True, kw_only=True):
     """Activations of a layer that leave the device after forward and return before backward.
 
     `memory`: MB per micro-batch that stay; `moved`: MB that leave, what is missing from `memory_activation` unless
-    given."""
+    given; `coef`: extra backward time as a fraction of backward, where something is recomputed besides."""
 
     name: Name
     memory: Amount
     moved: Amount | None = None
+    coef: Amount = 0.0
 
 
-class LayerFields(msgspec.Struct, frozen=True, kw_only=True):
+class LayerFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of `layers_description`, as it stands in the file."""
 
     name: Name
@@ -90,16 +104,19 @@ class LayerFields(msgspec.Struct, frozen=True, kw_only=True):
     time: Amount | None = None
     forward_time: Amount | None = None
     backward_time: Amount | None = None
+    backward_weight_time: Amount | None = None
     memory_activation: Amount | None = None
     memory_select_rec: Amount | None = None
     memory_select_comm: Amount | None = None
     memory_both_comm_select: Amount | None = None
     memory_recompute: Amount | None = None
+    memory_backward_weight: Amount | None = None
     backward_coef: Amount | None = None
     select_rec_coef: Amount | None = None
     select_comm_coef: Amount | None = None
     both_comm_select_coef: Amount | None = None
     recompute_coef: Amount | None = None
+    recompute_levels: tuple[RecomputeLevel, ...] = ()
     offload_levels: tuple[OffloadLevel, ...] = ()
     serial_fraction: Annotated[float, Meta(ge=0, le=1)] | None = None
 
@@ -134,7 +151,7 @@ class SubModel(msgspec.Struct, frozen=True, kw_only=True):
     layers: Annotated[tuple[Name, ...], Meta(min_length=1)]
 
 
-class Description(msgspec.Struct, frozen=True, kw_only=True):
+class Description(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The document. Lists per stage have an entry for each of the stages that are asked for."""
 
     layers_description: Annotated[tuple[LayerFields, ...], Meta(min_length=1, max_length=1000)]
@@ -209,13 +226,17 @@ def typed(layer: LayerFields) -> Layer:
         if memory is not None:
             level = Level(name=name, memory_mb=memory, extra_backward=default if extra is None else extra)  # type: ignore[arg-type]
             levels.append(level)
+    backward = 2 * forward if layer.backward_time is None else layer.backward_time
+    kept = layer.memory_activation if layer.memory_backward_weight is None else layer.memory_backward_weight
     return Layer(
         name=layer.name,
         type=layer.type,
         count=layer.nb_layer,
         forward=forward,
-        backward=2 * forward if layer.backward_time is None else layer.backward_time,
+        backward=backward,
+        weight=backward / 2 if layer.backward_weight_time is None else layer.backward_weight_time,
         parameter_mb=layer.memory_parameter,
+        weight_mb=kept or 0.0,
         levels=tuple(levels),
     )
 
@@ -236,12 +257,18 @@ def _faults(said: Description) -> Iterator[tuple[str, str, str]]:
             yield at, f"describes {layer.name} a second time", "give each type of layer a name of its own"
         if layer.time is None and layer.forward_time is None:
             yield at, f"{layer.name} has neither time nor forward_time", "give one of them"
+        elif typed(layer).weight > typed(layer).backward:
+            problem = f"{layer.name} takes longer for weights' gradients than its whole backward"
+            yield f"{at}.backward_weight_time", problem, "it is a part of backward_time: give less"
         if layer.offload_levels and said.offload_link is None:
             yield f"{at}.offload_levels", "nothing says how fast activations move", "give offload_link"
-        levels = [*LEVELS, *(level.name for level in layer.offload_levels)]
+        names_known = [*LEVELS]
+        for field in ("recompute_levels", "offload_levels"):
+            for j, level in enumerate(getattr(layer, field)):
+                if level.name in names_known:
+                    yield f"{at}.{field}[{j}].name", f"{level.name} is a level already", "give it another name"
+                names_known.append(level.name)
         for j, level in enumerate(layer.offload_levels):
-            if level.name in levels[: len(LEVELS) + j]:
-                yield f"{at}.offload_levels[{j}].name", f"{level.name} is a level already", "give it another name"
             if level.moved is None and (layer.memory_activation or 0.0) < level.memory:
                 yield f"{at}.offload_levels[{j}].memory", "more than memory_activation stays", "give moved, or less"
     for key in ("pre_defined_layer", "auto_partition_layer"):

@@ -6,7 +6,7 @@ plan with nothing but itself; whether it is legal for a profile is the business 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Annotated, Any, Literal
 
@@ -15,13 +15,16 @@ import msgspec
 from hyperopt import mesh
 from hyperopt.documents import MAX_DOCUMENT_BYTES, DocumentError, canonical, decode, sha256
 from hyperopt.mesh import Mesh
-from hyperopt.profile import Bytes, Index, Kind, Phase, Profile
+from hyperopt.profile import IDLE, Bytes, Index, Kind, Phase, Profile
 
 FAMILY, MAJOR = "hyperopt.plan", 1
 
 Objective = Literal["min_step_time", "min_peak", "pareto"]
 Status = Literal["optimal", "feasible", "infeasible"]
 ActionKind = Literal["copy_out", "release", "copy_in", "release_host"]
+
+LARGEST_ENTRY, ALIGNMENT = 16, 1024
+"""Bytes of an element of the widest type, and by which an allocation may exceed its tensor."""
 
 HOST = "host"
 """The tier that a copy_out goes to unless it names another."""
@@ -87,11 +90,21 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: str = ""
 
 
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a call: for a micro-batch, or (None) once for the step."""
+
+    call: str
+    micro_batch: Index | None = None
+
+
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline stage: ranks, the layers they hold, and what leaves HBM there.
 
     `layers`: positions in the model, from 0; a list for each chunk where the stage has several. `recompute_levels`,
     `offload_levels`: level -> layers at that level. `residency`: orders for a rank of the stage, as the plan's own.
+
+    In an MPMD step of several programs a stage is a group of devices: it has `programs` instead of layers, of which
+    `swapped` ones are in HBM in turn, and runs their calls in the order of `turns`.
     """
 
     devices: tuple[Index, ...] = ()
@@ -100,6 +113,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     residency: Residency = Residency()
     recompute_levels: dict[str, tuple[Index, ...]] = {}
     offload_levels: dict[str, tuple[Index, ...]] = {}
+    programs: tuple[str, ...] = ()
+    swapped: tuple[str, ...] = ()
+    turns: tuple[Turn, ...] = ()
 
     @property
     def chunks(self) -> tuple[tuple[int, ...], ...]:
@@ -176,6 +192,36 @@ def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Plan, list[str]]
     return plan, warnings
 
 
+def distinct(names: Iterable[str]) -> list[str]:
+    """Names, the second and later ones of a kind with ``#`` and their position behind."""
+    seen: set[str] = set()
+    found = []
+    for i, name in enumerate(names):
+        found.append(name if name not in seen else f"{name}#{i}")
+        seen.add(name)
+    return found
+
+
+def check_against(sharding: Sharding, profile: Profile) -> None:
+    """Raises `DocumentError` where a sharding is not of this profile's step: a tensor or an operator that is not there,
+    a shape that is more or less than a storage holds."""
+    tensors = distinct(s.name or f"tensor{i}" for i, s in enumerate(profile.storages))
+    held = dict(zip(tensors, profile.storages, strict=True))
+    for name, layout in sharding.layouts.items():
+        at = f"$.sharding.layouts[{name!r}]"
+        if name not in held:
+            raise DocumentError(at, "the profile has no storage of that name", "name tensors as the profile does")
+        entries, size = prod(layout.shape), held[name].bytes
+        if not entries <= max(1, size) < entries * LARGEST_ENTRY + ALIGNMENT:
+            raise DocumentError(f"{at}.shape", f"{entries} entries for {size} bytes", "give the storage's own shape")
+    kernels = (o for o in profile.operators if o.type != IDLE)
+    own = set(distinct(o.name or f"{o.type}{i}" for i, o in enumerate(kernels)))
+    for name in sharding.operators:
+        if name not in own:
+            at = f"$.sharding.operators[{name!r}]"
+            raise DocumentError(at, "the profile has no operator of that name", "name operators as the profile does")
+
+
 def check_sharding(sharding: Sharding) -> None:
     """Raises `DocumentError` where a layout contradicts the mesh or itself: an axis that is not there or used twice, a
     dimension too many or too few, a length that its axes do not divide."""
@@ -201,12 +247,17 @@ def check_sharding(sharding: Sharding) -> None:
                 if length % (parts := prod(sizes[axis] for axis in axes)):
                     problem = f"{length} cannot be cut into {parts} equal parts"
                     raise DocumentError(f"{at}.{field}", problem, "use axes that divide it")
+    for name, inputs in sharding.operators.items():
+        for slot, cuts in enumerate(inputs):
+            if sharding.mesh.devices % max(1, prod(cuts)) or 0 in cuts:
+                problem = f"{' x '.join(map(str, cuts))} parts on {sharding.mesh.devices} devices"
+                raise DocumentError(f"$.sharding.operators[{name!r}][{slot}]", problem, "cut along axes of the mesh")
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
     """Raises `DocumentError` where stages contradict each other: a rank on two of them, a layer twice or nowhere or
     out of the pipeline's order, other micro-batches or chunks than the first stage's, a level for a layer that is
-    elsewhere."""
+    elsewhere; a program or a turn twice, programs beside layers, one that is swapped and elsewhere."""
     if not stages:
         return
     count = len(stages[0].chunks)
@@ -232,11 +283,38 @@ def check_stages(stages: Sequence[Stage]) -> None:
                 if strangers := sorted(set(layers) - held):
                     problem = f"layer {strangers[0]} is not on this stage"
                     raise DocumentError(f"{at}.{field}.{level}", problem, "name the stage's own layers")
+    _check_programs(stages)
     placed = [(c, s, layer) for c in range(count) for s, stage in enumerate(stages) for layer in stage.chunks[c]]
     for expected, (_, s, layer) in enumerate(placed):
         if layer != expected:
             problem = f"layer {layer} stands where {expected} follows in the pipeline"
             raise DocumentError(f"$.stages[{s}].layers", problem, "place each layer once, chunk by chunk, in order")
+
+
+def _check_programs(stages: Sequence[Stage]) -> None:
+    programs: dict[str, int] = {}
+    turns: dict[Turn, int] = {}
+    for s, stage in enumerate(stages):
+        at = f"$.stages[{s}]"
+        if stage.programs and any(stage.chunks):
+            raise DocumentError(f"{at}.programs", "stand beside layers", "give the stage one or the other")
+        for i, name in enumerate(stage.swapped):
+            if name not in stage.programs:
+                raise DocumentError(f"{at}.swapped[{i}]", f"{name} is not on this stage", "name its own programs")
+        for i, name in enumerate(stage.programs):
+            if programs.setdefault(name, s) != s or name in stage.programs[:i]:
+                problem = f"{name} is on stage {programs[name]} already"
+                raise DocumentError(f"{at}.programs[{i}]", problem, "give every program one stage")
+        for i, turn in enumerate(stage.turns):
+            if turn.micro_batch is not None and turn.micro_batch >= stage.micro_batches:
+                problem = f"micro-batch {turn.micro_batch} of {stage.micro_batches}"
+                raise DocumentError(f"{at}.turns[{i}].micro_batch", problem, "count them from 0")
+            if turn in turns:
+                problem = f"{turn.call} has had this turn on stage {turns[turn]}"
+                raise DocumentError(
+                    f"{at}.turns[{i}]", problem, "give every call one for each micro-batch, or one a step"
+                )
+            turns[turn] = s
 
 
 EMPTY = Plan()

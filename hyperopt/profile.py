@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from hyperopt.documents import MAX_DOCUMENT_BYTES, DocumentError, canonical, decode, sha256
 
@@ -111,7 +111,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
     `inputs`: how many of `shapes` and `dtypes`, from the first on, are tensors that go in; the others come out. None:
     the source does not say which is which. `predicted`: how a cost model came to the duration; "" where it was
-    measured (docs/reference/cost.md)."""
+    measured (docs/reference/cost.md). `interval_us`: where the duration lies with probability 0.9, if it was predicted
+    and something is known of that; left out of the document otherwise."""
 
     reads: tuple[Index, ...] = ()
     writes: tuple[Index, ...] = ()
@@ -131,7 +132,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     stage: int | None = None
     saves: tuple[Index, ...] = ()
     loads: tuple[Index, ...] = ()
-    predicted: Literal["", "seen", "learned", "roofline", "shared"] = ""
+    predicted: Literal["", "seen", "learned", "roofline", "shared", "scaled"] = ""
+    interval_us: tuple[Microseconds, Microseconds] | UnsetType = UNSET
 
     @property
     def accesses(self) -> set[int]:
@@ -317,6 +319,9 @@ def _check_accesses(profile: Profile) -> None:
                 remedy = "list the operator that writes it earlier, or set resident_at_start"
                 raise DocumentError(f"$.operators[{i}].reads[{j}]", problem, remedy)
         exists.update(operator.writes)
+        between = operator.interval_us
+        if not isinstance(between, UnsetType) and between[0] > between[1]:
+            raise DocumentError(f"$.operators[{i}].interval_us", f"{list(between)} ends before it begins", "order it")
         if operator.type == IDLE and (operator.reads or operator.writes or operator.stream != COMPUTE):
             problem = "idle time has no accesses and stands on the compute stream"
             raise DocumentError(f"$.operators[{i}].type", problem, "give the operator its own type")

@@ -95,7 +95,8 @@ class _Builder:
             )
         warnings = tuple(f"{count} {what}" for what, count in self.told.items())
         run = self.profile.run
-        graph = Graph(tuple(tensors), tuple(operators), run.model or run.name, "profile", warnings)
+        base = self.profile.device.base_bytes
+        graph = Graph(tuple(tensors), tuple(operators), run.model or run.name, "profile", warnings, base_bytes=base)
         check(graph)
         return graph
 

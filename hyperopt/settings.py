@@ -122,7 +122,7 @@ class Settings:
     worker_jobs: int = field(default=1, metadata=_about(_whole, "1", "Jobs that one worker solves at the same time."))
     solve_memory_bytes: int = field(
         default=4 * GIB,
-        metadata=_about(_bytes, "4G", "Memory limit of one solve, which is a process of its own."),
+        metadata=_about(_bytes, "4G", "Memory limit of one solve or training, which is a process of its own."),
     )
     operators: Path | None = field(
         default=None,

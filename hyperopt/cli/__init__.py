@@ -22,6 +22,7 @@ from hyperopt.cli import (
     gate,
     history,
     place,
+    programs,
     read,
     remote,
     report,
@@ -62,7 +63,7 @@ def options(
     """Profiling-guided memory plans for large models: capture, plan, apply, check."""
 
 
-for room in (training, cost, read, allocate, shard, stages, place, files, front):
+for room in (training, cost, read, allocate, shard, stages, programs, place, files, front):
     room.register(app)
 for room in (gate, baselines, history, report, remote, service, traces):
     room.register(app)

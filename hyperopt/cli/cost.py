@@ -10,6 +10,7 @@ import msgspec
 import typer
 
 from hyperopt import settings
+from hyperopt.cli import cost_models
 from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, check_output, read_profile, say
 from hyperopt.documents import DocumentError, write
 
@@ -26,6 +27,7 @@ cost = typer.Typer(no_args_is_help=True, help="Fit a cost model to profiles, and
 
 def register(app: typer.Typer) -> None:
     app.command("calibrate")(calibrate)
+    cost_models.register(cost)
     app.add_typer(cost, name="cost")
 
 
@@ -57,30 +59,47 @@ def fit(
     current: Annotated[
         Path | None, typer.Option("--current", metavar="MODEL", help="the model in use: written only where better")
     ] = None,
+    messages: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="communication.json of Ascend's profiler: prices collectives; may be repeated"
+        ),
+    ] = None,
     operators: Operators = None,
     as_json: AsJson = False,
 ) -> int:
     """Fit a cost model to what profiles measured. What it does not know it says, family by family. With --current:
     exit 1, and nothing written, where it is not better on shapes that neither has seen."""
+    from hyperopt.cost import messages as links
     from hyperopt.cost import model as models
     from hyperopt.cost.features import joined, rows_of
+    from hyperopt.cost.peaks import peak_errors
     from hyperopt.cost.training import train
 
     check_output(output)
     table = _table(operators)
-    rows = [rows_of(read_profile(path), table) for path in profiles]
+    documents = [read_profile(path) for path in profiles]
+    rows = [rows_of(document, table) for document in documents]
     devices = sorted({part.device for part in rows})
     if len(devices) > 1:
         problem = f"profiles of several devices or versions: {'; '.join(devices)} (fit one model for each)"
         raise typer.BadParameter(problem, param_hint="PROFILE")
+    in_use = None if current is None else models.load(current.read_bytes())
+    between, too_few = links.fit([links.read(path.read_bytes()) for path in messages or ()])
+    for note in too_few:
+        say(note)
     try:
-        trained = train(joined(rows), None if current is None else models.load(current.read_bytes()))
+        trained = train(joined(rows), in_use)
     except DocumentError:
         raise
     except ValueError as error:
         say(f"{error} (profile with shapes and durations)")
         return BAD_INPUT
-    model = trained.model
+    model = msgspec.structs.replace(
+        trained.model,
+        messages=between if messages or in_use is None else in_use.messages,
+        peaks=peak_errors(documents),
+    )
     if trained.promoted:
         write(model, output)
     if as_json:
@@ -93,10 +112,17 @@ def fit(
             "data_digest": model.data_digest,
             "signatures": model.signatures,
             "scores": model.scores,
+            "messages": model.messages,
+            "peaks": model.peaks,
         }
         print(msgspec.json.encode(figures).decode())
     else:
         print("\n".join(models.told(model)))
+        for link, found in model.messages.items():
+            print(f"  {link}: {found.latency_us:.2f} us and {found.bytes_per_s / 1e9:.1f} GB/s a message, of "
+                  f"{found.sizes} sizes, median error {found.error:.1%}")  # fmt: skip
+        for source, errors in model.peaks.items():
+            print(f"  peak memory, {source}: {errors.told()}")
         print(f"{'written' if trained.promoted else 'not written'}: {trained.why}")
     return 0 if trained.promoted else NOT_BETTER
 
@@ -168,6 +194,111 @@ def predict(
     for reason, count in found.kept.most_common(MOST_TOLD):
         print(f"  {count} keep their duration: {reason}")
     return 0
+
+
+@cost.command("what-if")
+def what_if(
+    profile: ProfilePath,
+    model: Annotated[Path, typer.Option(metavar="MODEL", help="of the device that the step is to be on")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="where to write the new profile")],
+    batch: Annotated[
+        str | None, typer.Option(metavar="[OLD=]NEW", help="another batch; OLD where the inputs do not show it")
+    ] = None,
+    sequence: Annotated[str | None, typer.Option(metavar="[OLD=]NEW", help="another length of the sequence")] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(metavar="OLD=NEW", help="float32=bfloat16; may be repeated")
+    ] = None,
+    device: Annotated[
+        Path | None, typer.Option(metavar="PROFILE", help="any profile of another device, which the model is of")
+    ] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="batch=N", help="the batch over N devices, gradients all-reduced")
+    ] = None,
+    mesh: Annotated[Path | None, typer.Option(metavar="MESH", help="their links, with --shard")] = None,
+    operators: Operators = None,
+    as_json: AsJson = False,
+) -> int:
+    """The profile of the same step at another size, element type or device: sizes exact, durations predicted."""
+    from hyperopt import mesh as meshes
+    from hyperopt.cost.messages import on_mesh
+    from hyperopt.cost.model import load
+    from hyperopt.cost.peaks import source_of
+    from hyperopt.cost.whatif import Growth
+    from hyperopt.cost.whatif import what_if as changed
+    from hyperopt.replay import replay
+
+    check_output(output)
+    known, document = load(model.read_bytes()), read_profile(profile)
+    growths = [
+        Growth(axis, *_sizes(text, axis))
+        for axis, text in (("batch", batch), ("sequence", sequence))
+        if text is not None
+    ]
+    types = dict(_types(text) for text in dtype or ())
+    on = None
+    if mesh is not None:
+        on, warnings = meshes.load(mesh.read_bytes())
+        on, taken = on_mesh(on, known.messages)
+        for line in (*warnings, *taken):
+            say(f"{mesh.name}: {line}")
+    elsewhere = None if device is None else read_profile(device)
+    found = changed(document, known, _table(operators), growths, types, elsewhere, _shards(shard), on)
+    write(found.profile, output)
+    before, after = (None if p.timing_only else replay(p) for p in (document, found.profile))
+    errors = known.peaks.get(source_of(document))
+    figures = {
+        "profile": str(output),
+        "sources": dict(found.sources),
+        "kept": dict(found.kept),
+        "storages_changed": found.grown,
+        "before_us": found.before_us,
+        "after_us": found.after_us,
+        "step_us": None if after is None else after.step_us,
+        "peak_bytes": None if after is None else after.peak_bytes,
+        "peak_factors": None if errors is None else errors.interval,
+        "notes": found.notes,
+    }
+    if as_json:
+        print(msgspec.json.encode(figures).decode())
+        return 0
+    parts = ", ".join(f"{count} {source}" for source, count in found.sources.most_common())
+    print(f"{output}: operators predicted: {parts or 'none'}; {found.grown} storages of another size")
+    if before is not None and after is not None:
+        step = f"step {before.step_us / 1000:.1f} -> {after.step_us / 1000:.1f} ms"
+        print(f"{step}, peak {before.peak_bytes / 2**20:.1f} -> {after.peak_bytes / 2**20:.1f} MiB (replayed)")
+        print("  peak: " + ("the model has no captures with a measured peak" if errors is None else errors.told()))
+    for line in found.notes:
+        print(f"  {line}")
+    for reason, count in found.kept.most_common(MOST_TOLD):
+        print(f"  {count} keep their duration: {reason}")
+    return 0
+
+
+def _sizes(text: str, axis: str) -> tuple[int, int | None]:
+    """(new, old) of `NEW` or `OLD=NEW`."""
+    old, given, new = text.rpartition("=")
+    if not new.isdecimal() or int(new) < 1 or (given and not (old.isdecimal() and int(old) >= 1)):
+        raise typer.BadParameter(f"{text!r} is not NEW or OLD=NEW, whole numbers from 1", param_hint=f"--{axis}")
+    return int(new), (int(old) if given else None)
+
+
+def _types(text: str) -> tuple[str, str]:
+    old, given, new = text.partition("=")
+    if not (old and given and new):
+        raise typer.BadParameter(f"{text!r} is not OLD=NEW, such as float32=bfloat16", param_hint="--dtype")
+    return old, new
+
+
+def _shards(text: str | None) -> int:
+    if text is None:
+        return 1
+    axis, _, number = text.partition("=")
+    if not number.isdecimal() or int(number) < 1:
+        raise typer.BadParameter(f"{text!r} is not batch=N", param_hint="--shard")
+    if axis != "batch":
+        problem = f"{axis!r} is not followed through the step: only the batch is (hyperopt shard-model cuts any axis)"
+        raise typer.BadParameter(problem, param_hint="--shard")
+    return int(number)
 
 
 def _table(operators: Path | None) -> Table:

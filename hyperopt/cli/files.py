@@ -16,7 +16,7 @@ from hyperopt.cli import sizes
 from hyperopt.documents import DocumentError, canonical, write
 from hyperopt.legality import IllegalPlan, OutOfMemory, Violation
 from hyperopt.node import Node
-from hyperopt.plan import HOST, Budget, Plan
+from hyperopt.plan import HOST, Budget, Plan, check_against
 from hyperopt.profile import Profile
 
 INFEASIBLE = 3
@@ -67,12 +67,23 @@ def plan(
         float | None, typer.Option(min=0, help="for min_peak: over the unlimited step, 0.05 for 5 %")
     ] = None,
     node: NodePath = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="MODEL", help="a cost model, with --quantile: how far durations may be off")
+    ] = None,
+    quantile: Annotated[
+        float | None,
+        typer.Option(help="0.95 for the plan whose step is shortest in the 95th of 100 steps that may turn out"),
+    ] = None,
+    operators: Annotated[
+        Path | None, typer.Option("--operators", metavar="FILE", help="more operator types, with --model")
+    ] = None,
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
     """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON; 130: Ctrl-C, with the best
     plan so far if there is one."""
     from hyperopt.cli.interrupt import INTERRUPTED, interruptible
+    from hyperopt.cli.robust import robustly
     from solver import NotPlannable, Request, solve
 
     check_output(output)
@@ -91,9 +102,14 @@ def plan(
         max_slowdown=max_slowdown,
         node=read_node(node, document, budget),
     )
+    if (model is None) != (quantile is None):
+        raise typer.BadParameter("--model and --quantile go together", param_hint="--quantile")
     try:
         with interruptible() as interrupt:
-            answer = solve(document, request, cancelled=interrupt)
+            if model is None or quantile is None:
+                answer = solve(document, request, cancelled=interrupt)
+            else:
+                answer = robustly(document, request, model, quantile, operators, interrupt, say)
     except NotPlannable as refused:
         raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
     if not isinstance(answer, Plan):
@@ -167,6 +183,8 @@ def validate(
     document, order = read_profile(profile), read_plan(plan)
     if order.program_digest not in ("", document.program_digest):
         say("the plan was made for another program (program_digest differs)")
+    if order.sharding is not None:
+        check_against(order.sharding, document)
     found = judge(document, order, hbm_bytes)
     if as_json:
         print(msgspec.json.encode([_violation(v) for v in found]).decode())

@@ -66,7 +66,7 @@ def place(
     told, warnings = meshes.load(mesh.read_bytes())
     for warning in warnings:
         say(f"{mesh.name}: {warning}")
-    counts = _layers(layers)
+    counts = layer_counts(layers)
     tried = _stages(stages, told.devices, sum(count for _, count in counts))
     graph = graph_of(profile, sequences)
     for warning in graph.warnings:
@@ -93,7 +93,7 @@ def place(
     return 0
 
 
-def _layers(text: str) -> list[tuple[str, int]]:
+def layer_counts(text: str) -> list[tuple[str, int]]:
     """`dense=3,moe=58`. A label may hold '=': the last one counts."""
     counts = []
     for part in text.split(","):

@@ -51,6 +51,8 @@ def upload(
                     summary = client.upload(file, project)
                     for warning in summary["warnings"]:
                         say(f"{Path(name).name}: {warning}")
+                    if summary["run"] not in {one["run"] for one in summaries}:
+                        _advise(client, summary)
                     summaries.append(summary)
                     if not as_json:
                         print(f"{name}: {_profile_line(summary)}")
@@ -80,7 +82,11 @@ def show(
             import msgspec
 
             plan = client.fetch_plan(id)
-            print(msgspec.json.encode(plan).decode() if as_json else _plan_lines(msgspec.to_builtins(plan)))
+            if as_json:
+                print(msgspec.json.encode(plan).decode())
+            else:
+                measured = [f"  {measured_line(one)}" for one in client.measurements(id)]
+                print("\n".join([_plan_lines(msgspec.to_builtins(plan)), *measured]))
             return 0
         if kind == "job":
             found = client.wait(id, on_progress=None if as_json else _report) if wait else client.job(id)
@@ -93,6 +99,22 @@ def show(
         answer = _ask(client, id, question, limit)
         print(json.dumps(answer) if as_json else _answer_lines(question, answer, limit))
     return 0
+
+
+def _advise(client: Client, summary: dict[str, Any]) -> None:
+    """Says it where a run's first rank lies outside the cost model in use: ranks are alike, and predicting takes time.
+    Advice alone: no model, or an older server, is nothing to speak of."""
+    from hyperopt.cli.cost_models import drift_line
+    from hyperopt.client import ServiceError
+
+    if not summary["is_measured"]:
+        return
+    try:
+        found = client.drift(summary["id"])
+    except ServiceError:
+        return
+    if found["drifted"]:
+        say(f"{summary['id']}: {drift_line(found)}; train anew: hyperopt cost train --project {summary['project']}")
 
 
 def _ask(client: Client, id: str, question: str, limit: int) -> Any:
@@ -145,6 +167,14 @@ def _plan_lines(plan: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def measured_line(found: dict[str, Any]) -> str:
+    """What a training that followed a plan took, beside what the plan predicted."""
+    step = f"step {found['step_us'] / 1000:.3f} ms measured, {found['predicted_step_us'] / 1000:.3f} ms predicted"
+    off = "" if found["step_off"] is None else f" ({found['step_off'] - 1:+.1%})"
+    peak = "" if found["peak_off"] is None else f"; peak {found['peak_off'] - 1:+.1%} off the predicted one"
+    return f"{step}{off}{peak}; {found['copies']} copies kept"
+
+
 def _job_lines(job: dict[str, Any]) -> str:
     lines = [
         f"{job['id']}: {job['state']}" + (f" (attempt {job['attempts']})" if job["attempts"] > 1 else "")
@@ -154,6 +184,11 @@ def _job_lines(job: dict[str, Any]) -> str:
         lines.append("  " + _told(job["progress"]))
     elif result is not None and result["status"] == "planned":
         lines.append(f"  plan: hyperopt show {result['plan_id']}")
+    elif result is not None and result["status"] == "trained":
+        lines += [
+            f"  {one['device']}: {one['status']}, {one.get('model', 'no model')}: {one['why']}"
+            for one in result["models"]
+        ]
     elif result is not None and result["status"] == "infeasible":
         numbers = result["infeasible"]
         reachable = numbers["reachable_bytes"]

@@ -97,6 +97,10 @@ def shard_model(
     ] = None,
     device_profile: Annotated[Path | None, typer.Option(help="where to write one device's profile")] = None,
     rivals: Annotated[bool, typer.Option("--rivals", help="compare with layouts as people write them")] = False,
+    cost_model: Annotated[
+        Path | None,
+        typer.Option("--model", metavar="COST", help="prices the mesh's levels by what it has measured of their links"),
+    ] = None,
     time_limit: Annotated[float, typer.Option(min=0, help="seconds of search")] = LIMIT_S,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="of the search")] = 0,
     as_json: AsJson = False,
@@ -108,6 +112,12 @@ def shard_model(
     for path in (output, strategy, layouts, device_profile):
         check_output(path)
     on, warnings = meshes.load(mesh.read_bytes())
+    if cost_model is not None:
+        from hyperopt.cost.messages import on_mesh
+        from hyperopt.cost.model import load
+
+        on, taken = on_mesh(on, load(cost_model.read_bytes()).messages)
+        warnings += taken or ["no level has the name of a link that the model has measured: priced as the mesh says"]
     graph, profile = _graph(model, sequences)
     for warning in warnings:
         say(f"{mesh.name}: {warning}")

@@ -12,13 +12,16 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property, lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from msgspec import json
+
 from hyperopt.cost.formulas import FORMULAS, Tensor, Uncounted, Work
+from hyperopt.documents import sha256
 from hyperopt.profile import Operator
 
 __all__ = ["Kind", "OperatorFileError", "Table", "Tensor", "Uncounted", "Work", "tensors_of"]
@@ -53,6 +56,11 @@ class Table:
     def load(cls, own: Path | None = None) -> Table:
         """The package's table, with what a file of one's own adds or replaces. Raises `OperatorFileError`."""
         return _load(own)
+
+    @cached_property
+    def digest(self) -> str:
+        """sha256 of all of it: what the same profiles teach depends on it."""
+        return sha256(json.encode(sorted((word, *astuple(kind)) for word, kind in self.kinds.items())))
 
     def kind(self, type: str, name: str = "") -> Kind | None:
         """The kind of an operator; None: unknown. Without a type the last word of its name is looked up, which is

@@ -11,6 +11,7 @@ from typing import Any
 
 from hyperopt import profile as profiles
 from hyperopt.client import Client
+from hyperopt.cost.feedback import copies_of
 from hyperopt.demo.children import ChildFailed, run, serving
 from hyperopt.demo.outcome import Outcome, claims
 from hyperopt.documents import write
@@ -84,7 +85,16 @@ class _Loop:
             plan = self._solved(service, job, mode, share)
             file = self.folder / f"{mode}-{share:.0%}.plan.json".replace("%", "")
             write(plan, file)
-            after, execution = self._applied(mode, file, STEPS if share == shares[0] else FEWEST_STEPS)
+            steps = STEPS if share == shares[0] else FEWEST_STEPS
+            after, execution = self._applied(mode, file, steps)
+            service.measured(
+                plan.plan_id,
+                steps=steps,
+                step_us=after.step_us,
+                step_us_spread=after.step_us_spread,
+                peak_bytes=after.peak_bytes,
+                copies=copies_of(execution),
+            )
             title = f"{mode}, budget {share:.0%} of the peak"
             cases.append(Case(title, profile, plan, before, after, execution))
         return cases

@@ -8,6 +8,8 @@
     plans.py      plans and their entity tags
     checks.py     verdicts of the gate
     baselines.py  what a branch is compared with, and who said so
+    measurements.py  what trainings that followed a plan took
+    models.py     cost models, what they were made of, and which is in use
     jobs.py       requests, progress and results of jobs
 
 Functions take an open `Session`, so that the caller decides what is one transaction.

@@ -171,7 +171,7 @@ def add_profile(
         session.flush()
     program = _program(session, owner, profile)
     run = _run(session, owner, profile)
-    document = _document(session, raw)
+    document = keep_document(session, raw)
     session.add(
         Rank(
             id=id,
@@ -343,7 +343,8 @@ def _run(session: Session, project: Project, profile: Profile) -> Run:
     return run
 
 
-def _document(session: Session, raw: bytes) -> str:
+def keep_document(session: Session, raw: bytes) -> str:
+    """Keeps bytes under their sha256, which is returned; the same bytes are kept once."""
     sha256 = hashlib.sha256(raw).hexdigest()
     if session.get(Document, sha256, options=[defer(Document.data)]) is None:
         encoding = "gzip" if raw.startswith(GZIP_MAGIC) else "zstd" if raw.startswith(ZSTD_MAGIC) else "identity"

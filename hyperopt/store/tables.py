@@ -10,6 +10,9 @@
                               Rank 1--n PlanRow, 1--n Job 1--n JobEvent
             1--n CheckRow n--2 Rank                  a candidate judged against a baseline
             1--n Baseline 1--n Acceptance n--1 Rank  what a branch is compared with, and who said so
+            1--n CostModelRow n--1 Document          a cost model of a device, and what it was made of
+                              1--n CostModelUse      that it came into use, and who said so
+    PlanRow 1--n Measurement                         what a training that followed the plan took
 
 Sizes are bytes, times integer nanoseconds, moments UTC. Columns of type bytes named `*_ns` or `accesses` are
 arrays of little-endian numbers (`columns.py`).
@@ -326,3 +329,74 @@ class Acceptance(Base):
     who: Mapped[str]
     why: Mapped[str]
     at: Mapped[datetime] = mapped_column(default=now)
+
+
+class CostModelRow(Base):
+    """A cost model of one device: `device` is `hyperopt.cost.features.device_of`, `version` counts its models from 1.
+
+    `data_digest`: of what it was trained on, which its id follows from; `superseded`: those of the profiles that are
+    from before the device has changed, and taught only what nothing newer says; `document`: of `hyperopt.cost/1`;
+    `scores`, `importances`, `plans` (`feedback.PlansOff`), `drift` and `why` are what the training said; `software`:
+    what has trained it. Whether it is in use is what `CostModelUse` says.
+    """
+
+    __tablename__ = "cost_models"
+    __table_args__ = (UniqueConstraint("project_id", "device", "version"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[int] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"))
+    device: Mapped[str]
+    device_name: Mapped[str]
+    framework: Mapped[str]
+    framework_version: Mapped[str]
+    version: Mapped[int] = mapped_column(Integer)
+    data_digest: Mapped[str]
+    document: Mapped[str] = mapped_column(ForeignKey("documents.sha256"), index=True)
+    profiles: Mapped[list[str]]
+    measurements: Mapped[list[str]]
+    superseded: Mapped[list[str]]
+    signatures: Mapped[int]
+    groups: Mapped[int]
+    scores: Mapped[Json]
+    importances: Mapped[Json]
+    plans: Mapped[Json]
+    drift: Mapped[Json | None]
+    compared_with: Mapped[str | None] = mapped_column(ForeignKey("cost_models.id", ondelete="SET NULL"))
+    why: Mapped[str]
+    software: Mapped[str]
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id", ondelete="SET NULL"))
+    created_at: Mapped[datetime] = mapped_column(default=now)
+
+
+class CostModelUse(Base):
+    """A model of a device came into use, in place of the one before. The newest `version` is the one in use."""
+
+    __tablename__ = "cost_model_uses"
+
+    project_id: Mapped[int] = mapped_column(Integer, ForeignKey("projects.id", ondelete="CASCADE"), primary_key=True)
+    device: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    model_id: Mapped[str] = mapped_column(ForeignKey("cost_models.id", ondelete="CASCADE"), index=True)
+    who: Mapped[str]
+    why: Mapped[str]
+    at: Mapped[datetime] = mapped_column(default=now)
+
+
+class Measurement(Base):
+    """What a training that followed a plan measured, beside what the plan predicted. `id` follows from the content.
+
+    `copies`: [bytes, microseconds] of each copy back, in order.
+    """
+
+    __tablename__ = "measurements"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
+    steps: Mapped[int] = mapped_column(Integer)
+    step_ns: Mapped[int]
+    spread_ns: Mapped[int]
+    peak_bytes: Mapped[int | None]
+    predicted_step_ns: Mapped[int]
+    predicted_peak_bytes: Mapped[int]
+    copies: Mapped[list[Any]]
+    created_at: Mapped[datetime] = mapped_column(default=now)

@@ -1,6 +1,7 @@
 """Sharding, stages and residency together: which candidate, which layers where, and what leaves HBM on each stage."""
 
 from solver.joint.candidates import candidates
+from solver.joint.description import described, passed_mb
 from solver.joint.document import plan_of
 from solver.joint.pipeline import Candidate, Run, StageRun, Terms
 from solver.joint.sample import Sample, cut
@@ -18,6 +19,8 @@ __all__ = [
     "Tried",
     "candidates",
     "cut",
+    "described",
+    "passed_mb",
     "place",
     "plan_of",
     "stage_step",

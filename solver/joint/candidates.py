@@ -17,11 +17,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hyperopt.documents import DocumentError
 from hyperopt.graph import Graph
 from hyperopt.mesh import Mesh
 from hyperopt.profile import Device, Profile
 from solver.joint.pipeline import Candidate
-from solver.joint.sample import cut
+from solver.joint.sample import FORWARD, REMEDY, cut
 from solver.joint.stage import Exchange
 from solver.placement import DoesNotFit, Sharding, shard
 from solver.sharding.warm import warm
@@ -49,6 +50,9 @@ def candidates(
     layers; `device`: budgets and links of one device. `time_limit_s` is for all of them. Raises `ValueError` where the
     devices cannot be divided so.
     """
+    if not any(o.phase == FORWARD for o in profile.operators):
+        raise DocumentError("$.operators[*].phase", "no operator is of the forward pass", REMEDY)
+    cut(profile, counts)  # labels that are not there are said at once, not after the shardings
     warm()  # compiled once on a machine: that is not the search's time
     deadline = time.monotonic() + time_limit_s
     made: list[Candidate] = []

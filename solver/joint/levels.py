@@ -89,7 +89,7 @@ def layer_cost(sample: Sample, part: Part, level_s: float | None, seed: int) -> 
         parameters=sum(s.bytes for s in own if s.resident_at_start or s.id in sample.gradients),
         states=sum(s.bytes for s in own if s.kind == "optimizer_state" and s.resident_at_start and s.offloadable),
         working=max(0, timeline.peak_bytes - resident - whole.kept),
-        levels=(whole,) if level_s is None else tuple(question.levels(whole)),
+        levels=(whole,) if level_s is None or plain.timing_only else tuple(question.levels(whole)),
     )
 
 

@@ -118,6 +118,7 @@ def stage_problem(candidate: Candidate, costs: Mapping[str, LayerCost], budget: 
         host = max(0, host - round(sum(costs[t].states for t in sample.types) / stages))
     parameters = [costs[t].parameters - (costs[t].states if terms and terms.states_out else 0) for t in types]
     lag = candidate.exchange.us(sent) * 1000
+    nothing = np.zeros((stages, len(columns)), np.int64)  # backward is whole
     return Problem(
         stages=stages,
         chunks=1,
@@ -128,13 +129,16 @@ def stage_problem(candidate: Candidate, costs: Mapping[str, LayerCost], budget: 
         types=types,
         forward=priced([cost.forward_ns if terms else cost.compute_ns[0] for cost, _ in rows]),
         backward=priced([cost.backward_ns + level.extra_ns if terms else cost.compute_ns[1] for cost, level in rows]),
+        weight=nothing,
         copy_out=copies(float(tier.d2h_bytes_per_s) or 1.0),
         copy_in=copies(float(tier.h2d_bytes_per_s) or 1.0),
         device=by_stage([level.kept - level.moved for _, level in rows]),
+        late=nothing,
         host=by_stage([level.moved for _, level in rows]),
         parameter=by_stage(parameters),
         first=_at(stages, costs[HEAD], bool(terms)),
         last=_at(stages, costs[TAIL], bool(terms)),
+        beside=np.zeros((stages, 2), np.int64),
         static=static,
         limit=np.full(stages, hbm, np.int64) - short if terms else np.full(stages, NO_LIMIT, np.int64),
         host_limit=np.full(stages, host, np.int64),

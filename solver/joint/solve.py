@@ -32,7 +32,7 @@ from solver.joint.sample import HEAD, TAIL
 from solver.residency.warm import warm
 from solver.stages.master import relaxed, stage_reasons
 from solver.stages.problem import NoPlanError, Problem, fastest_split, uniform
-from solver.stages.solve import solve as solve_stages
+from solver.stages.solve import solve_order
 
 I64 = NDArray[np.int64]
 Costs = dict[str, LayerCost]
@@ -202,7 +202,7 @@ class _Place:
         """Puts the best split under these terms among the proposals; its estimate, None where none fits."""
         problem = stage_problem(candidate, costs, self.budget, terms)
         try:
-            found = solve_stages(problem, "makespan", SPLIT_S, self.seed, self.cancelled)
+            found = solve_order(problem, "makespan", SPLIT_S, self.seed, self.cancelled)
         except NoPlanError as none:
             self.tried.append(Tried(candidate.name, terms, 0, None, str(none)))
             return None

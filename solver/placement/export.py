@@ -10,6 +10,7 @@ from typing import Any
 from hyperopt import plan
 from hyperopt.graph import Graph
 from hyperopt.mesh import Mesh
+from hyperopt.plan import distinct
 from solver.placement.layout import PARTIAL, REPLICATED, Layout
 from solver.placement.shard import Sharding
 
@@ -18,13 +19,12 @@ FORWARD = ("forward",)
 
 def names(graph: Graph) -> list[str]:
     """Of tensors: their own, made different where several have one or none."""
-    seen: dict[str, int] = {}
-    found = []
-    for tensor in graph.tensors:
-        name = tensor.name or f"tensor{tensor.id}"
-        count = seen[name] = seen.get(name, 0) + 1
-        found.append(name if count == 1 else f"{name}#{tensor.id}")
-    return found
+    return distinct(t.name or f"tensor{t.id}" for t in graph.tensors)
+
+
+def operator_names(graph: Graph) -> list[str]:
+    """Of operators, likewise: each has an entry of its own in what is written."""
+    return distinct(o.name or f"{o.type}{i}" for i, o in enumerate(graph.operators))
 
 
 def axes_of(layout: Layout, dimensions: int, mesh: Mesh) -> tuple[tuple[str, ...], ...]:
@@ -55,7 +55,7 @@ def plan_sharding(sharding: Sharding) -> plan.Sharding:
             copies=copies,
             grouped=tensor.id in grouped and any(place >= 0 for place in keep.stored),
         )
-    operators = {operator.name: _cuts(sharding, i) for i, operator in enumerate(graph.operators) if operator.name}
+    operators = {name: _cuts(sharding, i) for i, name in enumerate(operator_names(graph))}
     return plan.Sharding(mesh=mesh, layouts=layouts, operators=operators)
 
 
@@ -110,12 +110,13 @@ def mindspore_strategy(sharding: Sharding) -> dict[str, Any]:
     mesh = sharding.mesh
     strategies: dict[str, Any] = {}
     layouts: dict[str, Any] = {}
-    for i, operator in enumerate(sharding.graph.operators):
-        if operator.phase not in FORWARD or not operator.name or not operator.inputs:
+    own_names = operator_names(sharding.graph)
+    for i, (name, operator) in enumerate(zip(own_names, sharding.graph.operators, strict=True)):
+        if operator.phase not in FORWARD or not operator.inputs:
             continue
         strategy = sharding.operator_strategies[i]
-        strategies[operator.name] = {"parallel_strategy": [list(c) for c in _cuts(sharding, i)], "stage": 0}
-        layouts[operator.name] = {
+        strategies[name] = {"parallel_strategy": [list(c) for c in _cuts(sharding, i)], "stage": 0}
+        layouts[name] = {
             str(slot): {
                 "alias_name": list(mesh.axes),
                 "dev_matrix": list(mesh.shape),

@@ -156,8 +156,8 @@ class Formulation:
 
     # -- the problem ---------------------------------------------------------------------------------------
 
-    def problem(self, memory_bytes: int | None, base_bytes: int = 0) -> Problem:
-        """Within `memory_bytes` of one device, of which `base_bytes` are taken."""
+    def problem(self, memory_bytes: int | None) -> Problem:
+        """Within `memory_bytes` of one device, of which the graph's `base_bytes` are taken."""
         costs = [c.ns for c in self.operators] + [self._copy_cost(c) for c in self.tensors]
         usages = [np.zeros(len(c), np.int64) for c in costs]
         intervals = [(0, 0)] * len(costs)
@@ -176,7 +176,7 @@ class Formulation:
         np.cumsum([len(c) for c in costs], out=starts[1:])
         edge_first = np.zeros(len(pairs) + 1, np.int64)
         np.cumsum([m.size for m in matrices], out=edge_first[1:])
-        limit = 0 if memory_bytes is None else max(0, memory_bytes - base_bytes)
+        limit = 0 if memory_bytes is None else max(0, memory_bytes - self.graph.base_bytes)
         return Problem(
             name=self.graph.name,
             first=starts,

@@ -81,7 +81,8 @@ class Priced:
     def used(self, solution: Int64s, m: int) -> int:
         """Bytes that surely lie in memory at a moment."""
         shift = len(self.formulation.operators)
-        total = sum(int(size[solution[node]]) for node, size, (lower, upper) in self.usages if lower <= m < upper)
+        total = self.formulation.graph.base_bytes
+        total += sum(int(size[solution[node]]) for node, size, (lower, upper) in self.usages if lower <= m < upper)
         total += sum(int(size[solution[node]]) for node, size in self._running(m))
         return total + sum(int(size[solution[a], solution[shift + b]]) for (a, b), size in self._beside(m).items())
 
@@ -124,6 +125,7 @@ def search(
             prices[full] = max(prices.values(), default=FIRST_PRICE)
         factor = max(LEAST_FACTOR, factor**SHRINKING)
         answer = run.solve(prices, left)
-        bound = max(bound, int(answer.bound - sum(prices.values()) * limit))
+        room = limit - formulation.graph.base_bytes
+        bound = max(bound, int(answer.bound - sum(prices.values()) * room))
         short, full, best = judge(answer.solution)
     return bound

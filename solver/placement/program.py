@@ -252,5 +252,7 @@ def per_device_profile(program: Program, device: Device | None = None) -> Profil
             measured=False,
             notes=("one device of a sharded program; durations simulated",),
         ),
-        device=device or Device(name=program.mesh.device.name, hbm_bytes=program.mesh.device.hbm_bytes),
+        device=device or Device(
+            name=program.mesh.device.name, hbm_bytes=program.mesh.device.hbm_bytes, base_bytes=graph.base_bytes
+        ),
     )

@@ -292,5 +292,5 @@ def _within(
             if run.best is not None and run.best.step_ns > bound and reason == "bound reached":
                 reason = "bound reached but for temporaries"
             break
-        limit = min(limit, answer.evaluation.peak) - short
+        limit = min(limit, answer.evaluation.peak + run.frame.graph.base_bytes) - short
     return bound, reason, proven

@@ -4,7 +4,8 @@ from solver.stages.describe import Request, problem
 from solver.stages.groups import Grouped, place
 from solver.stages.problem import NoPlanError, Objective, Problem, Schedule
 from solver.stages.report import answer, grouped_answer
-from solver.stages.solve import Solution, solve, value
+from solver.stages.solve import Solution, value
+from solver.stages.ways import solve
 
 __all__ = [
     "Grouped",

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hyperopt.documents import DocumentError
-from hyperopt.layers import Description, DeviceGroup, LayerFields, PerStage, typed
-from solver.stages.problem import NO_LIMIT, Column, Problem, Schedule
+from hyperopt.layers import Description, DeviceGroup, Layer, LayerFields, PerStage, typed
+from solver.stages.problem import NO_LIMIT, Column, Problem, Schedule, parts
 
 I64 = NDArray[np.int64]
 
@@ -39,14 +39,17 @@ class Request:
 
 @dataclass(frozen=True)
 class _Option:
-    """A level of a layer in the description's units: MB per micro-batch on the device and moved out of it."""
+    """A level of a layer in the description's units: MB per micro-batch on the device and moved out of it; of
+    `backward` what the `weight`s' gradients take, and MB (`late`) that they need."""
 
     name: str
     offloaded: bool
     forward: float
     backward: float
+    weight: float
     device: float
     moved: float
+    late: float
 
 
 def problem(description: Description, asked: Request, groups: Sequence[DeviceGroup] = ()) -> Problem:
@@ -72,48 +75,62 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     body_of = [bodies[c.type] for c in columns]
     link = description.offload_link
     out, back = (link.out_mb_per_time, link.in_mb_per_time) if link else (1.0, 1.0)
+    halved = parts(asked.schedule) == 3
     fixed = [layer for layer in description.layers_description if layer.type != "BODY"]
     ends = [[layer for layer in fixed if description.first(layer) is first] for first in (True, False)]
 
-    def by_stage(value: Callable[[_Option], float]) -> list[list[float]]:
+    def by_stage(values: Sequence[float]) -> list[list[float]]:
         return [
-            [value(o) * _time_share(b, g) for o, b in zip(options, body_of, strict=True)] for g in groups
+            [x * time_share(b.serial_fraction, g) for x, b in zip(values, body_of, strict=True)] for g in groups
         ]
 
     def copies(rate: float) -> list[list[float]]:
         return [
-            [o.moved * _memory_share(b, g) / rate for o, b in zip(options, body_of, strict=True)] for g in groups
+            [o.moved * memory_share(b.serial_fraction, g) / rate for o, b in zip(options, body_of, strict=True)]
+            for g in groups
         ]
 
-    def at_end(layers: list[LayerFields], direction: int) -> list[float]:
-        both = [(typed(layer).forward, typed(layer).backward)[direction] * description.count(layer) for layer in layers]
+    def at_end(layers: list[LayerFields], part: int) -> list[float]:
+        each = [_tasks(typed(layer), halved)[part] * description.count(layer) for layer in layers]
         return [
-            sum(time * _time_share(layer, g) for time, layer in zip(both, layers, strict=True)) for g in groups
+            sum(time * time_share(layer.serial_fraction, g) for time, layer in zip(each, layers, strict=True))
+            for g in groups
         ]
 
-    times: list[list[list[float]]] = [by_stage(lambda o: o.forward), by_stage(lambda o: o.backward)]
+    times = [by_stage([_tasks(o, halved)[part] for o in options]) for part in range(3)]
     times += [copies(out), copies(back)]
-    extra = [[at_end(layers, direction)] for layers in ends for direction in (0, 1)]
+    extra = [[at_end(layers, part)] for layers in ends for part in range(parts(asked.schedule))]
     links = _per_stage(description.transfer_times, "transfer_times", asked.stages)
     transfer = [[0.0 if x is None else x for x in links]]
     tick, ticks = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
 
     def held(value: Callable[[_Option], float]) -> list[list[float]]:
-        return [[value(o) * _memory_share(b, g) for o, b in zip(options, body_of, strict=True)] for g in groups]
+        return [
+            [value(o) * memory_share(b.serial_fraction, g) for o, b in zip(options, body_of, strict=True)]
+            for g in groups
+        ]
 
-    parameter = [[layer.memory_parameter * _memory_share(layer, g) for layer in bodies] for g in groups]
+    parameter = [[layer.memory_parameter * memory_share(layer.serial_fraction, g) for layer in bodies] for g in groups]
     static = [0.0] * asked.stages
     for layers, stage in zip(ends, (0, asked.stages - 1), strict=True):
         for layer in layers:
-            static[stage] += layer.memory_parameter * description.count(layer) * _memory_share(layer, groups[stage])
+            static[stage] += (
+                layer.memory_parameter * description.count(layer) * memory_share(layer.serial_fraction, groups[stage])
+            )
+    beside = [[0.0] * (asked.stages * asked.chunks) for _ in range(2)]
+    for layers, group, stage in ((ends[0], 0, 0), (ends[1], -1, asked.stages - 1)):
+        for layer in layers:
+            share = description.count(layer) * memory_share(layer.serial_fraction, groups[stage])
+            beside[0][group] += share * (layer.memory_activation or 0.0)
+            beside[1][group] += share * typed(layer).weight_mb if halved else 0.0
     hosts = _per_stage(description.host_limits, "host_limits", asked.stages)
     bounds = [_limits(description, asked.stages, groups), hosts]
     known = [[x or 0.0 for x in each] for each in bounds]
-    activations = [held(lambda o: o.device), held(lambda o: o.moved)]
-    grain, memory = _whole([*activations, parameter, [static, *known]], MOST_GRAINS)
+    activations = [held(lambda o: o.device), held(lambda o: o.moved), held(lambda o: o.late if halved else 0.0)]
+    grain, memory = _whole([*activations, parameter, [static, *known], beside], MOST_GRAINS)
     limits = [
         np.array([NO_LIMIT if x is None else y for x, y in zip(said, row, strict=True)], np.int64)
-        for said, row in zip(bounds, memory[3][1:], strict=True)
+        for said, row in zip(bounds, memory[4][1:], strict=True)
     ]
     return Problem(
         stages=asked.stages,
@@ -125,17 +142,20 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
         types=tuple(layer.name for layer in bodies),
         forward=ticks[0],
         backward=ticks[1],
-        copy_out=ticks[2],
-        copy_in=ticks[3],
+        weight=ticks[2],
+        copy_out=ticks[3],
+        copy_in=ticks[4],
         device=memory[0],
+        late=memory[2],
         host=memory[1],
-        parameter=memory[2],
-        first=(ticks[4][0], ticks[5][0]),
-        last=(ticks[6][0], ticks[7][0]),
-        static=memory[3][0],
+        parameter=memory[3],
+        first=tuple(rows[0] for rows in ticks[5 : 5 + len(extra) // 2]),
+        last=tuple(rows[0] for rows in ticks[5 + len(extra) // 2 : -1]),
+        beside=np.ascontiguousarray(memory[5].T),
+        static=memory[4][0],
         limit=limits[0],
         host_limit=limits[1],
-        transfer=ticks[8][0],
+        transfer=ticks[-1][0],
         min_layers=asked.min_layers,
         tick=tick,
         grain=grain,
@@ -145,15 +165,19 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
 def _options(layer: LayerFields) -> list[_Option]:
     """A layer's levels, the fastest first; what another level beats in time and memory both is left out."""
     of = typed(layer)
-    found = [
-        _Option(v.name, False, of.forward, of.backward * (1 + v.extra_backward), v.memory_mb, 0.0) for v in of.levels
-    ]
+
+    def option(name: str, offloaded: bool, extra: float, memory: float, moved: float) -> _Option:
+        backward = of.backward * (1 + extra)
+        return _Option(name, offloaded, of.forward, backward, of.weight, memory, moved, of.weight_mb)
+
+    found = [option(v.name, False, v.extra_backward, v.memory_mb, 0.0) for v in of.levels]
+    found += [option(level.name, False, level.coef, level.memory, 0.0) for level in layer.recompute_levels]
     kept = layer.memory_activation or 0.0
     for level in layer.offload_levels:
         moved = kept - level.memory if level.moved is None else level.moved
-        found.append(_Option(level.name, True, of.forward, of.backward, level.memory, moved))
+        found.append(option(level.name, True, level.coef, level.memory, moved))
     if not of.levels:  # no memory is given at all: activations are kept and weigh nothing
-        found.append(_Option("none", False, of.forward, of.backward, 0.0, 0.0))
+        found.append(option("none", False, 0.0, 0.0, 0.0))
     found.sort(key=lambda o: (o.backward, o.moved, o.device))
     return [
         o for i, o in enumerate(found)
@@ -161,13 +185,20 @@ def _options(layer: LayerFields) -> list[_Option]:
     ]  # fmt: skip
 
 
-def _time_share(layer: LayerFields, group: DeviceGroup) -> float:
-    q = layer.serial_fraction
+def _tasks(of: _Option | Layer, halved: bool) -> tuple[float, float, float]:
+    """Forward, backward and what is kept apart of it."""
+    return (of.forward, of.backward - of.weight, of.weight) if halved else (of.forward, of.backward, 0.0)
+
+
+def time_share(serial_fraction: float | None, group: DeviceGroup) -> float:
+    """What a group takes of a layer's time."""
+    q = serial_fraction
     return (1.0 if q is None else q + (1 - q) / group.devices) / group.speed
 
 
-def _memory_share(layer: LayerFields, group: DeviceGroup) -> float:
-    return 1.0 if layer.serial_fraction is None else 1.0 / group.devices
+def memory_share(serial_fraction: float | None, group: DeviceGroup) -> float:
+    """What each device of a group holds of a layer."""
+    return 1.0 if serial_fraction is None else 1.0 / group.devices
 
 
 def _per_stage(given: PerStage | None, field: str, stages: int) -> list[float | None]:

@@ -6,32 +6,25 @@ A *pool* has devices of one or several kinds, in the order of the pipeline::
     SPMD        4 | 4 | 4 | 4           every stage as many devices, layers cut anywhere
     MPMD        4 | 6 | 6               every sub-model its own size of group, and groups of its own
 
-A stage of a sub-model holds only its layers. Every way to divide the pool (each sub-model, or each kind where there are
-none, has groups of one size; no group mixes kinds; all devices are used) gets a short search, and the most promising
-ones are solved in earnest. The bound is the least over all ways: the solver's of those that were solved, that of the
-linear relaxation of the others.
+A stage of a sub-model holds only its layers. Every way to divide the pool is a problem of its own (each sub-model, or
+each kind where there are none, has groups of one size; no group mixes kinds; all devices are used), and `ways.decide`
+picks one.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numpy as np
-
 from hyperopt.documents import DocumentError
 from hyperopt.layers import Description, DeviceGroup
 from solver.stages.describe import Request, problem
-from solver.stages.master import relaxed, stage_reasons
-from solver.stages.problem import NO_LIMIT, NoPlanError, Objective, Problem, fastest_split, uniform
-from solver.stages.search import NO_VALUE, Search
-from solver.stages.solve import Solution, solve
+from solver.stages.problem import NO_LIMIT, NoPlanError, Objective, Problem
+from solver.stages.solve import Solution
+from solver.stages.ways import decide, zero_bubble
 
 MOST_WAYS = 20_000
-QUICK_STEPS, KEPT, RELAX_S = 3_000, 4, 0.3
-"""Moves of the first look at each way, how many ways are then solved in earnest, and seconds of each other's bound."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,39 +58,14 @@ def place(
     ways = list(_equal(description, asked) if equal else _unequal(description, asked))
     if not ways:
         raise NoPlanError(f"the pool cannot be divided into {asked.stages} stages: ask for another number of them")
-    began, looked = time.monotonic(), []
-    told: list[str] = []
-    for groups, parts in ways:
-        p = _apart(problem(description, asked, groups), description, parts)
-        looked.append((_quick(p, objective, seed) * p.tick, groups, p))
-    looked.sort(key=lambda one: one[0])
-    best: Grouped | None = None
-    bounds: list[float] = []
-    for i, (_, groups, p) in enumerate(looked):
-        left = time_limit_s - (time.monotonic() - began)
-        if i >= KEPT or (left <= 0 and best is not None):
-            scale = 1 if best is None else max(1, round(best.value / p.tick))
-            known = stage_reasons(p, objective)
-            bounds.append(relaxed(p, objective, scale, known, time.monotonic() + RELAX_S)[0] * p.tick)
-            continue
-        try:
-            found = solve(p, objective, max(0.5, left / (min(KEPT, len(looked)) - i)), seed)
-        except NoPlanError as none:
-            told.append(str(none))
-            bounds.append(np.inf if none.proven else 0.0)
-            continue
-        one = Grouped(groups, found, found.bound * p.tick, len(ways))
-        bounds.append(one.bound)
-        if best is None or one.value < best.value:
-            best = one
-    if best is None:
-        raise NoPlanError(told[-1] if told else "no way to divide the pool fits")
-    return replace(best, bound=min(*bounds, best.value))
-
-
-def _quick(p: Problem, objective: Objective, seed: int) -> float:
-    found, _ = Search(p, objective).walk(fastest_split(p, uniform(p)), QUICK_STEPS, seed)
-    return float(found) if found < NO_VALUE else np.inf
+    problems = [
+        one
+        for groups, parts in ways
+        for one in zero_bubble(_apart(problem(description, asked, groups), description, parts))
+    ]
+    found = decide(problems, objective, time_limit_s, seed)
+    groups, _ = ways[found.index * len(ways) // len(problems)]
+    return Grouped(groups, found.solution, found.bound, len(ways))
 
 
 Way = tuple[tuple[DeviceGroup, ...], tuple[int, ...]]
@@ -167,7 +135,9 @@ def _apart(p: Problem, description: Description, parts: Sequence[int]) -> Proble
         return p
     owner = {name: j for j, part in enumerate(description.sub_models) for name in part.layers}
     limit, parameter = p.limit.copy(), p.parameter.copy()
-    enough = int(p.static.max() + p.layers * (p.parameter.max() + p.device.max() * p.micro_batches * p.chunks)) + 1
+    alive = p.micro_batches * p.chunks
+    enough = int(p.static.max() + p.beside.sum() * alive) + 1
+    enough += int(p.layers * (p.parameter.max() + (p.device.max() + p.late.max()) * alive))
     for s, part in enumerate(parts):
         limit[s] = min(limit[s], enough) if limit[s] >= NO_LIMIT else limit[s]
         for t, name in enumerate(p.types):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ortools.linear_solver import pywraplp
 
 from solver.stages.problem import NO_LIMIT, Objective, Problem
-from solver.stages.schedule import graph
+from solver.stages.schedule import BACKWARD, graph_of
 from solver.stages.simulate import Reason, clock
 
 I64 = NDArray[np.int64]
@@ -60,7 +60,7 @@ class Master:
             [self._count(problem.layers if fits else 0) for fits in self._alone(g % problem.stages)]
             for g in range(problem.groups)
         ]
-        self.durations = [self.model.NumVar(0, infinity, "") for _ in range(2 * problem.groups)]
+        self.durations = [self.model.NumVar(0, infinity, "") for _ in range(problem.parts * problem.groups)]
         self.value = self.model.NumVar(0, infinity, "value")
         self.sigma = self.model.NumVar(0, infinity, "sigma") if self.folded else None
         self.ended: list[list[Any]] = []
@@ -113,29 +113,32 @@ class Master:
 
     def _memory(self) -> None:
         p = self.problem
-        alive = graph(p.schedule, p.stages, p.chunks, p.micro_batches).alive
+        made = graph_of(p)
         for s in range(p.stages):
             for kept, limit, static in ((p.device[s], p.limit, True), (p.host[s], p.host_limit, False)):
                 if limit[s] >= NO_LIMIT or (not static and not kept.any()):
                     continue
-                for row in alive[s]:
-                    if not row.any():
+                for row, late in zip(made.alive[s], made.late[s], strict=True):
+                    if not (row.any() or late.any()):
                         continue
-                    terms = []
+                    terms, ends = [], 0
                     for c in range(p.chunks):
-                        each = row[c] * kept + (p.parameter[s][p.type_of] if static else 0)
-                        terms += [
-                            float(a) * x for a, x in zip(each, self.layers[c * p.stages + s], strict=True) if a
-                        ]
-                    room = float(limit[s] - (p.static[s] if static else 0))
+                        g = c * p.stages + s
+                        ends += int(row[c] * p.beside[g, 0] + late[c] * p.beside[g, 1]) if static else 0
+                        each = row[c] * kept
+                        if static:
+                            each = each + late[c] * p.late[s] + p.parameter[s][p.type_of]
+                        terms += [float(a) * x for a, x in zip(each, self.layers[g], strict=True) if a]
+                    room = float(limit[s] - ends - (p.static[s] if static else 0))
                     self.model.Add(sum(terms) * (1 / max(1.0, float(limit[s]))) <= room / max(1.0, float(limit[s])))
 
     def _time(self) -> None:
         p = self.problem
         for g in range(p.groups):
             s = g % p.stages
-            for direction, work, copies in ((0, p.forward, p.copy_out), (1, p.backward, p.copy_in)):
-                at = self.durations[2 * g + direction]
+            parts = ((p.forward, p.copy_out), (p.backward, p.copy_in), (p.weight, np.zeros_like(p.weight)))
+            for direction, (work, copies) in enumerate(parts[: p.parts]):
+                at = self.durations[p.parts * g + direction]
                 extra = float(p.extra[g, direction]) * self.per_tick
                 done = sum(float(w) * self.per_tick * x for w, x in zip(work[s], self.layers[g], strict=True))
                 self.model.Add(at >= done + extra)
@@ -143,7 +146,8 @@ class Master:
                     moved = sum(float(w) * self.per_tick * x for w, x in zip(copies[s], self.layers[g], strict=True))
                     self.model.Add(at >= moved)
         for s in range(p.stages):
-            work = sum(self.durations[2 * (c * p.stages + s) + d] for c in range(p.chunks) for d in (0, 1))
+            groups = [c * p.stages + s for c in range(p.chunks)]
+            work = sum(self.durations[p.parts * g + part] for g in groups for part in range(p.parts))
             if self.objective == "slowest":
                 self.model.Add(self.value >= work)
             elif self.sigma is not None:
@@ -210,21 +214,29 @@ class Master:
 
 
 def stage_reasons(problem: Problem, objective: Objective) -> list[Reason]:
-    """For each stage: the first micro-batch's way to its first chunk, all the stage's work, the last one's way back.
+    """For each stage: the first micro-batch's way to its first chunk, the stage's work until the last backward of that
+    chunk, that one's way back, and what the first stage has to do then; or all the stage's work where that is longer.
 
-    Every schedule here begins a stage with the first forward of chunk 0 and ends it with the last backward of chunk 0,
-    so that this is a path."""
+    Every schedule here begins a stage with the first forward of chunk 0, so that these are paths."""
     if objective == "slowest":
         return []
-    written = len(clock(problem, objective).graph.duration) // (2 * problem.groups)
+    listed = clock(problem, objective).graph.orders
     made = []
-    for s in range(problem.stages):
-        counts = np.zeros(2 * problem.groups, np.int64)
-        counts[: 2 * s] = 1
-        for c in range(problem.chunks):
-            group = c * problem.stages + s
-            counts[2 * group : 2 * group + 2] = written
-        made.append(Reason(counts, int(2 * problem.transfer[:s].sum())))
+    last = [max(i for i, t in enumerate(order) if (t.direction, t.chunk) == (BACKWARD, 0)) for order in listed]
+    for s, order in enumerate(listed):
+        there = np.zeros((problem.groups, problem.parts), np.int64)
+        there[:s, 0] = 1
+        back = there.copy()
+        back[:s, BACKWARD] = 1
+        for tasks, stage, counts in (
+            (order, s, there), (order[: last[s] + 1], s, back), (listed[0][last[0] + 1 :], 0, back),
+        ):  # fmt: skip
+            for task in tasks:
+                counts[task.chunk * problem.stages + stage, task.direction] += 1
+        way = int(problem.transfer[:s].sum())
+        made.append(Reason(back.ravel(), 2 * way))
+        if last[s] + 1 < len(order):
+            made.append(Reason(there.ravel(), way))
     return made
 
 
@@ -248,7 +260,7 @@ def relaxed(
         if told is None or time.monotonic() > deadline:
             break
         durations = np.array([d.solution_value() for d in program.durations]) / program.per_tick
-        value, new = told.reasons(np.rint(durations).astype(np.int64).reshape(-1, 2))
+        value, new = told.reasons(np.rint(durations).astype(np.int64))
         if value <= answer.bound * (1 + 4 * TOLERANCE):
             break
         for reason in new:

@@ -1,7 +1,8 @@
 """The time line of a split: as text, a line a stage, or as SVG.
 
-In text a column is a slice of time: the digit of the micro-batch that fills most of it, upper row forward (`0`-`9`,
-then `a`-`z`), backward marked by being in the lower row; `.` is waiting.
+In text a column is a slice of time: the digit of the micro-batch that fills most of it (`0`-`9`, then `a`-`z`), in the
+upper row forward, in the lower one backward, in a third one the weights' gradients where they are apart; `.` is
+waiting.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solver.stages.problem import Problem
-from solver.stages.schedule import BACKWARD, FORWARD
 from solver.stages.simulate import clock
 
 I64 = NDArray[np.int64]
 NAMES = "0123456789abcdefghijklmnopqrstuvwxyz"
 WIDTH = 110
+PARTS = "FBW"
+PALER = ("", ' fill-opacity="0.55"', ' fill-opacity="0.25"')
 HUES = ("#4c78a8", "#72b7b2", "#54a24b", "#eeca3b", "#b279a2", "#ff9da6", "#9d755d", "#bab0ac")
 
 
@@ -39,15 +41,16 @@ def draw(problem: Problem, split: I64, svg: bool = False, width: int = WIDTH) ->
 
 
 def _text(problem: Problem, rows: list[list[tuple[int, int, int, int, int]]], end: int, width: int) -> str:
-    lines = [f"time 0 .. {end * problem.tick:g}; forward above, backward below, digits are micro-batches"]
+    told = "" if problem.parts == 2 else " (W: of weights alone)"
+    lines = [f"time 0 .. {end * problem.tick:g}; forward above, backward below{told}, digits are micro-batches"]
     for stage, row in enumerate(rows):
-        above, below = ["."] * width, ["."] * width
+        drawn = [["."] * width for _ in range(problem.parts)]
         for start, stop, direction, _, micro_batch in row:
             first, last = round(start * width / end), max(round(start * width / end) + 1, round(stop * width / end))
-            line = above if direction == FORWARD else below
             for x in range(first, min(last, width)):
-                line[x] = NAMES[micro_batch % len(NAMES)]
-        lines += [f"stage {stage:2} F {''.join(above)}", f"         B {''.join(below)}"]
+                drawn[direction][x] = NAMES[micro_batch % len(NAMES)]
+        heads = [f"stage {stage:2}", *[" " * 8] * (problem.parts - 1)]
+        lines += [f"{head} {part} {''.join(line)}" for head, part, line in zip(heads, PARTS, drawn, strict=False)]
     return "\n".join(lines) + "\n"
 
 
@@ -62,11 +65,10 @@ def _svg(problem: Problem, rows: list[list[tuple[int, int, int, int, int]]], end
         parts.append(f'<text x="2" y="{y + 16}">stage {stage}</text>')
         for start, stop, direction, chunk, micro_batch in row:
             x, w = left + start * wide / end, (stop - start) * wide / end
-            shade = ' fill-opacity="0.55"' if direction == BACKWARD else ""
-            title = f"{'B' if direction == BACKWARD else 'F'}{micro_batch} of chunk {chunk}"
+            title = f"{PARTS[direction]}{micro_batch} of chunk {chunk}"
             parts.append(
                 f'<rect x="{x:.2f}" y="{y}" width="{w:.2f}" height="{high}" fill="{HUES[micro_batch % len(HUES)]}"'
-                f'{shade} stroke="#333" stroke-width="0.4"><title>{title}</title></rect>'
+                f'{PALER[direction]} stroke="#333" stroke-width="0.4"><title>{title}</title></rect>'
             )
     bottom = len(rows) * (high + 4) + 20
     parts.append(f'<text x="{left}" y="{bottom}">0 .. {end * problem.tick:g}; backward is paler</text></svg>')

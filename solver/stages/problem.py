@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
-Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Objective = Literal["makespan", "slowest", "folded"]
 
 NO_LIMIT = 2**60
@@ -52,8 +52,14 @@ class Problem:
     alive; `parameter` [stage, type], `static` and limits [stage] are grains.
 
     A group's forward takes the larger of its layers' `forward` and their `copy_out` (one link, in turn); backward
-    likewise. `first` and `last` (forward, backward) are added to the first and last group. `transfer[s]`: ticks from
-    stage s to the next one (the last's: back to the first, for the next chunk), in both directions.
+    likewise. `first` and `last` (each part of a micro-batch's work) are added to the first and last group, and
+    `beside`, [group, (alive, late)], grains of head and tail for each micro-batch there.
+    `transfer[s]`: ticks from stage s to the next one (the last's: back to the first, for the next chunk), in both
+    directions.
+
+    A zero-bubble schedule has three parts: `backward` is then that of the inputs alone, `weight` the weights'
+    gradients, and `late` grains per micro-batch are held between the two; `ahead` and `lag` say how far it goes
+    (`schedule`). All others have two, and neither field counts.
     """
 
     stages: int
@@ -65,13 +71,16 @@ class Problem:
     types: tuple[str, ...]
     forward: I64
     backward: I64
+    weight: I64
     copy_out: I64
     copy_in: I64
     device: I64
+    late: I64
     host: I64
     parameter: I64
-    first: tuple[I64, I64]
-    last: tuple[I64, I64]
+    first: tuple[I64, ...]
+    last: tuple[I64, ...]
+    beside: I64
     static: I64
     limit: I64
     host_limit: I64
@@ -79,10 +88,17 @@ class Problem:
     min_layers: int
     tick: float
     grain: float
+    ahead: int = 1
+    lag: int = 0
 
     @property
     def groups(self) -> int:
         return self.stages * self.chunks
+
+    @property
+    def parts(self) -> int:
+        """Tasks of a micro-batch on a group."""
+        return parts(self.schedule)
 
     @cached_property
     def layer_types(self) -> I64:
@@ -99,19 +115,21 @@ class Problem:
 
     @cached_property
     def extra(self) -> I64:
-        """[group, forward | backward]: ticks besides the layers'."""
-        extra = np.zeros((self.groups, 2), np.int64)
-        for direction in (0, 1):
+        """[group, part]: ticks besides the layers'."""
+        extra = np.zeros((self.groups, self.parts), np.int64)
+        for direction in range(self.parts):
             extra[0, direction] += self.first[direction][0]
             extra[-1, direction] += self.last[direction][self.stages - 1]
         return extra
 
     def durations(self, split: I64) -> I64:
-        """[group, forward | backward] in ticks, for a split [group, column]."""
+        """[group, part] in ticks, for a split [group, column]."""
         at = np.arange(self.groups) % self.stages
-        work = np.stack([(split * self.forward[at]).sum(1), (split * self.backward[at]).sum(1)], 1) + self.extra
-        copies = np.stack([(split * self.copy_out[at]).sum(1), (split * self.copy_in[at]).sum(1)], 1)
-        return np.asarray(np.maximum(work, copies), np.int64)
+        work = (self.forward, self.backward, self.weight)[: self.parts]
+        made = np.stack([(split * each[at]).sum(1) for each in work], 1) + self.extra
+        for part, copies in enumerate((self.copy_out, self.copy_in)):
+            made[:, part] = np.maximum(made[:, part], (split * copies[at]).sum(1))
+        return np.asarray(made, np.int64)
 
     def counts(self, split: I64) -> I64:
         """[chunk, stage]: layers."""
@@ -122,6 +140,11 @@ class Problem:
         at = np.arange(self.groups) % self.stages
         held = (split * self.parameter[:, self.type_of][at]).sum(1)
         return np.asarray(held.reshape(self.chunks, self.stages).sum(0) + self.static, np.int64)
+
+
+def parts(schedule: Schedule) -> int:
+    """Tasks of a micro-batch on a group: forward and backward, or forward and two halves of backward."""
+    return 3 if schedule == "zero-bubble" else 2
 
 
 def uniform(problem: Problem) -> list[int]:

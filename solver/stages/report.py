@@ -38,6 +38,7 @@ def answer(solution: Solution) -> dict[str, Any]:
         "chunks": p.chunks,
         "micro_batches": p.micro_batches,
         "schedule": p.schedule,
+        **({} if p.parts == 2 else {"zero_bubble": {"ahead": p.ahead, "lag": p.lag}}),
         "layers": by_stage(p, split.sum(1)),
         "layers_per_stage": p.counts(split).sum(0).tolist(),
     }
@@ -123,11 +124,12 @@ def levels(problem: Problem, split: I64) -> dict[str, Any]:
 def figures(problem: Problem, split: I64) -> dict[str, Any]:
     """Simulated times and memory of any split."""
     durations = problem.durations(split)
-    work = durations.reshape(problem.chunks, problem.stages, 2)
+    work = durations.reshape(problem.chunks, problem.stages, problem.parts)
     held = memory(problem, split)
     makespan = value(problem, "makespan", split)
     busy = work.sum((0, 2)) * problem.micro_batches
-    return {
+    weight = {"weight": [[_time(problem, x) for x in row] for row in work[:, :, 2].T]} if problem.parts == 3 else {}
+    return weight | {
         "makespan": _time(problem, makespan),
         "folded": _time(problem, value(problem, "folded", split)),
         "slowest": _time(problem, work.sum((0, 2)).max()),

@@ -15,7 +15,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from solver.stages.problem import Objective, Problem
-from solver.stages.schedule import graph
+from solver.stages.schedule import graph_of
 from solver.stages.simulate import Clock, clock, tell
 
 I64 = NDArray[np.int64]
@@ -37,38 +37,53 @@ class Search:
         `NO_VALUE` where none was found that fits."""
         p = self.problem
         made: Clock = clock(p, "makespan" if self.objective == "slowest" else self.objective)
-        g = made.graph
+        g, held = made.graph, graph_of(p)
+        both = ((p.device, held.alive), (p.late, held.late))[: p.parts - 1]
+        device, alive = (np.stack(each) for each in zip(*both, strict=True))
         best = split.copy()
         value = anneal(
             SLOWEST if self.objective == "slowest" else MAKESPAN,
-            p.stages, p.chunks, p.layer_types, p.type_of, p.forward, p.backward, p.copy_out, p.copy_in,
-            p.device, p.host, p.parameter, p.extra, p.static, p.limit, p.host_limit, p.min_layers,
-            graph(p.schedule, p.stages, p.chunks, p.micro_batches).alive,
+            p.stages, p.chunks, p.layer_types, p.type_of, p.forward, p.backward, p.weight, p.copy_out, p.copy_in,
+            device, p.host, p.parameter, p.extra, fixed(p), p.limit, p.host_limit, p.min_layers, alive,
             g.duration, g.before, g.needs, made.lag, made.anchors, made.folded_blocks,
             np.ascontiguousarray(split), steps, seed, hot, COLD, best,
         )  # fmt: skip
         return int(value), best
 
 
+def fixed(p: Problem) -> I64:
+    """[stage, prefix]: grains that are there whatever the split is."""
+    made = graph_of(p)
+    alive, late = (p.beside[:, i].reshape(p.chunks, p.stages).T[:, None, :] for i in (0, 1))
+    return np.asarray(p.static[:, None] + (made.alive * alive + made.late * late).sum(2), np.int64)
+
+
 @njit(cache=True)
-def over(stage, stages, chunks, split, type_of, device, host, parameter, static, limit, host_limit, alive):  # type: ignore[no-untyped-def]
-    """Grains by which a stage is over its limits, device and host together."""
-    held, columns = static[stage], split.shape[1]
-    act = np.zeros(chunks, np.int64)
-    out = np.zeros(chunks, np.int64)
+def over(stage, stages, chunks, split, type_of, device, host, parameter, always, limit, host_limit, alive, room):  # type: ignore[no-untyped-def]
+    """Grains by which a stage is over its limits, device and host together. `device` and `alive` have a second layer
+    where backward is in halves: what is between them. `room`: [2, chunk], for what this counts."""
+    held, columns = 0, split.shape[1]
+    act, out = room[0], room[1]
     for c in range(chunks):
+        act[c] = out[c] = 0
         for k in range(columns):
             n = split[c * stages + stage, k]
             if n:
                 held += n * parameter[stage, type_of[k]]
-                act[c] += n * device[stage, k]
+                act[c] += n * device[0, stage, k]
                 out[c] += n * host[stage, k]
+    half = 0  # what stays between the halves of backward: one chunk has them
+    if len(alive) == 2:
+        for k in range(columns):
+            half += split[stage, k] * device[1, stage, k]
     most_act, most_out = 0, 0
-    for j in range(alive.shape[1]):
-        a, b = 0, 0
+    for j in range(alive.shape[2]):
+        a, b = always[stage, j], 0
+        if len(alive) == 2:
+            a += alive[1, stage, j, 0] * half
         for c in range(chunks):
-            a += alive[stage, j, c] * act[c]
-            b += alive[stage, j, c] * out[c]
+            a += alive[0, stage, j, c] * act[c]
+            b += alive[0, stage, j, c] * out[c]
         most_act = max(most_act, a)
         most_out = max(most_out, b)
     return max(0, held + most_act - limit[stage]) + max(0, most_out - host_limit[stage])
@@ -76,16 +91,17 @@ def over(stage, stages, chunks, split, type_of, device, host, parameter, static,
 
 @njit(cache=True)
 def anneal(  # type: ignore[no-untyped-def]
-    objective, stages, chunks, layer_types, type_of, forward, backward, copy_out, copy_in,
-    device, host, parameter, extra, static, limit, host_limit, min_layers, alive,
+    objective, stages, chunks, layer_types, type_of, forward, backward, weight, copy_out, copy_in,
+    device, host, parameter, extra, always, limit, host_limit, min_layers, alive,
     index, before, needs, lag, anchors, folded, start, steps, seed, hot, cold, best,
 ):  # fmt: skip
     np.random.seed(seed)
-    groups, columns, layers = stages * chunks, start.shape[1], len(layer_types)
+    groups, columns, layers, parts = stages * chunks, start.shape[1], len(layer_types), extra.shape[1]
     split = start.copy()
     trial = start.copy()
-    durations = np.zeros(2 * groups, np.int64)
+    durations = np.zeros(parts * groups, np.int64)
     bounds = np.zeros(groups + 1, np.int64)
+    room = np.zeros((2, chunks), np.int64)
     for g in range(groups):
         bounds[g + 1] = bounds[g] + split[g].sum()
     now, best_value = 2 * NO_VALUE - 1, NO_VALUE
@@ -123,7 +139,9 @@ def anneal(  # type: ignore[no-untyped-def]
         # -- limits --
         missing = 0
         for s in range(stages):
-            short = over(s, stages, chunks, trial, type_of, device, host, parameter, static, limit, host_limit, alive)
+            short = over(
+                s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive, room
+            )
             tries = 0
             while short > 0 and tries < 40 * chunks * columns + 4 * layers:
                 tries += 1
@@ -135,7 +153,7 @@ def anneal(  # type: ignore[no-untyped-def]
                 trial[g, pick] -= 1
                 trial[g, to] += 1
                 left = over(
-                    s, stages, chunks, trial, type_of, device, host, parameter, static, limit, host_limit, alive
+                    s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive, room
                 )
                 if left < short:
                     short = left
@@ -156,7 +174,9 @@ def anneal(  # type: ignore[no-untyped-def]
                     continue
                 trial[g, pick] -= 1
                 trial[g, to] += 1
-                if over(s, stages, chunks, trial, type_of, device, host, parameter, static, limit, host_limit, alive):
+                if over(
+                    s, stages, chunks, trial, type_of, device, host, parameter, always, limit, host_limit, alive, room
+                ):
                     trial[g, pick] += 1
                     trial[g, to] -= 1
         if missing:
@@ -176,17 +196,23 @@ def anneal(  # type: ignore[no-untyped-def]
                 b += n * backward[s, k]
                 o += n * copy_out[s, k]
                 i += n * copy_in[s, k]
-            durations[2 * g] = max(f, o)
-            durations[2 * g + 1] = max(b, i)
+            durations[parts * g] = max(f, o)
+            durations[parts * g + 1] = max(b, i)
+            if parts == 3:
+                w = extra[g, 2]
+                for k in range(columns):
+                    w += trial[g, k] * weight[s, k]
+                durations[parts * g + 2] = w
         if objective == SLOWEST:
             value = 0
             for s in range(stages):
                 work = 0
                 for c in range(chunks):
-                    work += durations[2 * (c * stages + s)] + durations[2 * (c * stages + s) + 1]
+                    for part in range(parts):
+                        work += durations[parts * (c * stages + s) + part]
                 value = max(value, work)
         else:
-            value = tell(durations, index, before, needs, lag, anchors, folded)
+            value = tell(durations, parts, index, before, needs, lag, anchors, folded)
         heat = hot * (cold / hot) ** (step / max(1, steps))
         worse = 0.0 if now >= NO_VALUE else (value - now) / (heat * best_value + 1e-9)
         if worse <= 0 or np.random.random() < np.exp(-worse):

@@ -20,7 +20,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from solver.stages.problem import Objective, Problem
-from solver.stages.schedule import FORWARD, Graph, Task, graph
+from solver.stages.schedule import FORWARD, Graph, Task, graph_of
 
 I64 = NDArray[np.int64]
 
@@ -32,7 +32,7 @@ WRITTEN_BLOCKS = 5
 class Reason:
     """``value >= counts . durations + lag - back * sigma``; for a cycle ``back * sigma >= counts . durations + lag``.
 
-    `counts`: [group * 2 + direction]; `lag`: ticks on links.
+    `counts`: [group * parts + part]; `lag`: ticks on links.
     """
 
     counts: I64
@@ -43,27 +43,29 @@ class Reason:
 
 @dataclass(frozen=True, eq=False)
 class Clock:
-    """What tells the value of durations under one objective. `folded_blocks`: left out; `anchors`: [stage, (last,
-    before)] tasks whose distance is sigma. Empty anchors: nothing is folded."""
+    """What tells the value of durations [group, part] under one objective. `folded_blocks`: left out; `anchors`:
+    [stage, (last, before)] tasks whose distance is sigma. Empty anchors: nothing is folded."""
 
     graph: Graph
+    parts: int
     lag: I64
     anchors: I64
     folded_blocks: int
 
     def value(self, durations: I64) -> int:
         """Ticks of the makespan, or of the folded objective."""
-        g = self.graph
-        return int(tell(durations.ravel(), g.duration, g.before, g.needs, self.lag, self.anchors, self.folded_blocks))
+        return self._tell(durations, self.folded_blocks)
 
     def sigma(self, durations: I64) -> int:
         """Ticks between the last two blocks; 0 where nothing is folded."""
         if not self.folded_blocks:
             return 0
-        g, flat = self.graph, durations.ravel()
-        whole = tell(flat, g.duration, g.before, g.needs, self.lag, self.anchors, self.folded_blocks)
-        more = tell(flat, g.duration, g.before, g.needs, self.lag, self.anchors, self.folded_blocks + 1)
-        return int(more - whole)
+        return self._tell(durations, self.folded_blocks + 1) - self._tell(durations, self.folded_blocks)
+
+    def _tell(self, durations: I64, folded: int) -> int:
+        g = self.graph
+        flat = durations.ravel()
+        return int(tell(flat, self.parts, g.duration, g.before, g.needs, self.lag, self.anchors, folded))
 
     def times(self, durations: I64, sigma: int = 0) -> tuple[I64, I64, int]:
         """Ends and parents of all tasks, and what never settles (`settle`)."""
@@ -75,8 +77,8 @@ class Clock:
 
     def reasons(self, durations: I64) -> tuple[int, list[Reason]]:
         """The value, and the path (and the last cycle) that set it."""
-        g, flat = self.graph, durations.ravel()
-        sigma, found = least_sigma(flat, g.duration, self.anchors), []
+        flat = durations.ravel()
+        sigma, found = least_sigma(flat, self.parts, self.anchors), []
         while True:
             ends, parent, stuck = self.times(durations, sigma)
             if stuck < 0:
@@ -93,7 +95,7 @@ class Clock:
         In terms of starts, an arc from `by` takes by's duration and the link, or gives sigma back.
         """
         g = self.graph
-        counts = np.zeros(2 * g.stages * g.chunks, np.int64)
+        counts = np.zeros(self.parts * g.stages * g.chunks, np.int64)
         lag = backs = 0
         if whole:
             counts[g.duration[task]] += 1
@@ -125,15 +127,13 @@ def clock(problem: Problem, objective: Objective) -> Clock:
     if objective == "folded" and count // stages > WRITTEN_BLOCKS:
         left_out = count // stages - WRITTEN_BLOCKS
         count -= left_out * stages
-    made = graph(problem.schedule, stages, problem.chunks, count)
+    made = graph_of(problem, count)
     lag = np.where(made.link >= 0, problem.transfer[made.link], 0)
     anchors = np.zeros((0, 2), np.int64)
     if left_out:
-        pairs = [
-            [made.position[s, Task(FORWARD, 0, count - back * stages)] for back in (1, 2)] for s in range(stages)
-        ]
+        pairs = [[made.position[s, Task(FORWARD, 0, count - back * stages)] for back in (1, 2)] for s in range(stages)]
         anchors = np.array(pairs, np.int64)
-    return Clock(made, lag, anchors, left_out)
+    return Clock(made, problem.parts, lag, anchors, left_out)
 
 
 @njit(cache=True)
@@ -176,25 +176,25 @@ def settle(
 
 
 @njit(cache=True)
-def least_sigma(durations: I64, index: I64, anchors: I64) -> int:
+def least_sigma(durations: I64, parts: int, anchors: I64) -> int:
     """What each stage works between its two anchors, at least: the tasks of one block. The largest over stages."""
     stages = len(anchors)
     most = 0
     for s in range(stages):
         work = 0
-        for j in range(len(durations)):
-            if (j // 2) % stages == s:
-                work += durations[j]
+        for first in range(s * parts, len(durations), stages * parts):
+            for part in range(parts):
+                work += durations[first + part]
         most = max(most, stages * work)
     return most
 
 
 @njit(cache=True)
 def tell(
-    durations: I64, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, folded_blocks: int
+    durations: I64, parts: int, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, folded_blocks: int
 ) -> int:
     """As `Clock.reasons`, the value alone, compiled throughout."""
-    sigma = least_sigma(durations, index, anchors)
+    sigma = least_sigma(durations, parts, anchors)
     ends = np.empty(len(index), np.int64)
     parent = np.empty(len(index), np.int64)
     while True:

@@ -60,18 +60,18 @@ def value(problem: Problem, objective: Objective, split: I64) -> int:
     objective."""
     durations = problem.durations(split)
     if objective == "slowest":
-        return int(durations.reshape(problem.chunks, problem.stages, 2).sum((0, 2)).max())
+        return int(durations.reshape(problem.chunks, problem.stages, -1).sum((0, 2)).max())
     return clock(problem, objective).value(durations)
 
 
-def solve(
+def solve_order(
     problem: Problem,
     objective: Objective = "makespan",
     time_limit_s: float = 60.0,
     seed: int = 0,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Solution:
-    """The best split found within the time limit, and a bound that no split is below.
+    """The best split found within the time limit for one order of tasks, and a bound that no split is below.
 
     Raises `NoPlanError` where no split fits, which is then proven, or none was found in time.
     """

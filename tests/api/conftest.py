@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,15 @@ import uvicorn
 
 from api.app import create_app, open_service
 from api.problems import MEDIA_TYPE, Problem
+from api.training import Train
 from api.work import Solve
 from hyperopt import profile as profiles
+from hyperopt.cost import model as cost_models
+from hyperopt.cost import residual
+from hyperopt.cost.child import TrainingFailed
+from hyperopt.cost.feedback import Copy
+from hyperopt.cost.lesson import Learned, Lesson, When
+from hyperopt.cost.work import Table
 from hyperopt.plan import Bound, Plan, Predicted
 from hyperopt.settings import Settings
 from solver.child import SolveFailed
@@ -65,10 +72,39 @@ def fake_solve(
     return plan
 
 
+def train_here(
+    device: str,
+    documents: Iterable[tuple[bytes, When]],
+    copies: Sequence[Copy],
+    current: bytes | None,
+    *,
+    operators: Path | None,
+    memory_limit_bytes: int | None,
+    cancelled: Cancelled,
+    progress: Report,
+) -> Learned:
+    """Stands for the child that trains: the same in this process, with fewer trees. A device named `slow` goes on until
+    cancelled, one named `faulty` fails."""
+    lesson = Lesson(device, Table.load(operators))
+    for count, (document, when) in enumerate(documents, 1):
+        read = lesson.add(profiles.load(document)[0], when)
+        progress({"stage": "reading", "device": device, "profiles": count, "operators": read})
+    if device.startswith("faulty"):
+        raise TrainingFailed("out of its memory limit of 5 bytes")
+    while device.startswith("slow"):
+        if cancelled():
+            raise TrainingFailed("cancelled")
+        time.sleep(0.01)
+    lesson.add_copies(copies)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(residual, "OPTIONS", {**residual.OPTIONS, "max_iter": 20, "learning_rate": 0.3})
+        return lesson.learn(None if current is None else cost_models.load(current))
+
+
 @contextmanager
-def serving(settings: Settings, solve: Solve = fake_solve) -> Iterator[str]:
+def serving(settings: Settings, solve: Solve = fake_solve, train: Train = train_here) -> Iterator[str]:
     """A server on a free port, its URL; shut down in good order at the end."""
-    service = open_service(settings, solve)
+    service = open_service(settings, solve, train)
     server = uvicorn.Server(uvicorn.Config(create_app(service), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run)
     thread.start()

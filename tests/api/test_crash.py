@@ -20,6 +20,7 @@ from hyperopt.profile import Profile
 from hyperopt.settings import Settings
 from hyperopt.store import Database, jobs, schema
 from hyperopt.store.tables import Base, Rank
+from tests.cost.synthetic import device
 from tests.samples import encoded, large_profile
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,25 @@ def test_queued_and_running_jobs_survive_kill_9(server: Server, tmp_path: Path, 
         assert max(job["attempts"] for job in finished) == 4
         budgets = [client.fetch_plan(job["result"]["plan_id"]).budget.hbm_bytes for job in finished]
         assert budgets == list(range(6))
+
+
+def test_a_training_that_was_killed_is_done_again_and_leaves_one_model(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "slow").touch()
+    with Client(server.start()) as client:
+        client.upload(encoded(device(1, 80)))
+        id = client.train()["id"]
+        while running(client, [id]) < 1:
+            time.sleep(0.02)
+        server.kill()
+    (tmp_path / "slow").unlink()
+    with Client(server.start()) as client:
+        job = client.wait(id, poll_s=0.05)
+        assert (job["state"], job["attempts"]) == ("succeeded", 2)
+        again = client.wait(client.train()["id"], poll_s=0.05)
+        (first,), (second,) = job["result"]["models"], again["result"]["models"]
+        assert (first["status"], second["status"]) == ("trained", "unchanged") and first["model"] == second["model"]
+        (model,) = client.cost_models()
+        assert (model["version"], model["state"], len(model["uses"])) == (1, "in use", 1)
 
 
 def test_an_orderly_stop_leaves_running_jobs_to_the_next_worker(

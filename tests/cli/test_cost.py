@@ -11,7 +11,9 @@ from hyperopt import profile as profiles
 from hyperopt.documents import write
 from hyperopt.profile import Profile
 from tests.cli.command import Cli
+from tests.cost.steps import step
 from tests.cost.synthetic import device, operator
+from tests.cost.test_messages import document
 
 
 @pytest.fixture
@@ -20,6 +22,21 @@ def model(cli: Cli, tmp_path: Path) -> Path:
     assert cli("cost", "fit", tmp_path / "measured.json.gz", "-o", tmp_path / "model.json", "--json") == 0
     assert cli.answer["device"] == "toy made up 1" and set(cli.answer["scores"]) == {"matmul", "elementwise"}
     return tmp_path / "model.json"
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that was fitted once, for the commands that use one."""
+    from hyperopt.cost import residual
+    from hyperopt.cost.features import rows_of
+    from hyperopt.cost.model import fit
+    from hyperopt.cost.work import Table
+
+    path = tmp_path_factory.mktemp("cost") / "model.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(residual, "OPTIONS", {**residual.OPTIONS, "max_iter": 40, "learning_rate": 0.2})
+        write(fit(rows_of(device(1, 150), Table.load())), path)
+    return path
 
 
 def test_predicted_durations_are_marked_and_the_others_kept(cli: Cli, model: Path, tmp_path: Path) -> None:
@@ -76,3 +93,70 @@ def test_drift_is_an_exit_code(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert cli.answer["drifted"] and cli.answer["outside"] > 0.5
     write(Profile(operators=same.operators, storages=()), tmp_path / "elsewhere.json")
     assert cli("cost", "drift", model, tmp_path / "elsewhere.json") == 64
+
+
+def test_what_if_writes_a_profile_of_the_other_size_and_the_same_size_changes_nothing(
+    cli: Cli, ready: Path, tmp_path: Path
+) -> None:
+    before, after = tmp_path / "step.json", tmp_path / "after.json"
+    write(step(16, 70), before)
+    assert cli("cost", "what-if", before, "--model", ready, "--batch", 32, "-o", after, "--json") == 0
+    out = profiles.load(after.read_bytes())[0]
+    assert [s.bytes for s in out.storages] == [s.bytes for s in step(32, 70).storages]
+    assert cli.answer["peak_bytes"] > 0 and cli.answer["peak_factors"] is None and cli.answer["storages_changed"] > 5
+    assert cli("cost", "what-if", before, "--model", ready, "--batch", "16=16", "-o", after) == 0
+    assert profiles.load(after.read_bytes())[0] == step(16, 70)
+    assert "no captures with a measured peak" in cli.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--batch", "many"), "is not NEW or OLD=NEW"),
+        (("--batch", "11=22"), "no input has a batch of 11"),
+        (("--dtype", "float32"), "is not OLD=NEW"),
+        (("--shard", "heads=2"), "hyperopt shard-model cuts any axis"),
+        (("--shard", "batch=2"), "no mesh is given"),
+    ],
+)
+def test_what_if_refuses_in_one_line(
+    cli: Cli, ready: Path, tmp_path: Path, options: tuple[str, str], said: str
+) -> None:
+    write(step(16, 70), tmp_path / "step.json")
+    assert cli("cost", "what-if", tmp_path / "step.json", "--model", ready, "-o", tmp_path / "x.json", *options) == 64
+    assert said in cli.err and not (tmp_path / "x.json").exists()
+
+
+def test_messages_and_peaks_are_kept_in_the_model(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "communication.json").write_bytes(document(1.5, 2e10, (0.01, 0.1, 1.0, 8.0)))
+    write(device(1, 60), tmp_path / "measured.json")
+    arguments = [tmp_path / "measured.json", "-o", tmp_path / "m.json", "--messages", tmp_path / "communication.json"]
+    assert cli("cost", "fit", *arguments, "--json") == 0
+    assert cli.answer["messages"]["HCCS"]["sizes"] == 4 and cli.answer["peaks"] == {}
+
+
+def test_a_robust_plan_tells_the_price_of_safety(cli: Cli, ready: Path, tmp_path: Path) -> None:
+    from hyperopt.profile import Links
+    from hyperopt.replay import replay
+
+    links = Links(d2h_bytes_per_s=10**9, h2d_bytes_per_s=10**9, latency_us=5.0)
+    small = step(16, 70)
+    small = structs.replace(small, device=structs.replace(small.device, links=links, host_bytes=10**9))
+    write(small, tmp_path / "step.json")
+    budget = int(0.97 * replay(small).peak_bytes)
+    arguments = [
+        "plan",
+        tmp_path / "step.json",
+        "--hbm-bytes",
+        budget,
+        "--work-limit",
+        200,
+        "-o",
+        tmp_path / "plan.json",
+    ]
+    assert cli(*arguments, "--model", ready, "--quantile", 0.95) == 0
+    assert "safety:" in cli.err and "fits in 200 of 200" in cli.err
+    assert cli(*arguments, "--model", ready) == 64 and "go together" in cli.err
+    assert cli(*arguments, "--model", ready, "--quantile", 0.3) == 64 and "not between 0.5 and 1" in cli.err
+    write(structs.replace(small, device=structs.replace(small.device, name="other")), tmp_path / "step.json")
+    assert cli(*arguments, "--model", ready, "--quantile", 0.95) == 64 and "model of the profile's device" in cli.err

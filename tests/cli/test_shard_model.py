@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from hyperopt.cost.features import rows_of
+from hyperopt.cost.messages import Messages
+from hyperopt.cost.model import fit
+from hyperopt.cost.work import Table
 from hyperopt.documents import write
 from hyperopt.plan import load
 from hyperopt.profile import load as load_profile
 from hyperopt.replay import replay
 from hyperopt.testing import generate
 from tests.cli.command import Cli
+from tests.cost.synthetic import device
 
 MESH = {
     "format": "hyperopt.mesh/1",
@@ -60,6 +66,22 @@ def test_in_words_it_names_layouts_and_communication(cli: Cli, files: Path) -> N
     assert "/tp" in cli.out
     assert "sends" in cli.out
     assert "bound" in cli.out
+
+
+def test_links_that_a_cost_model_has_measured_are_priced_by_it(cli: Cli, files: Path, tmp_path: Path) -> None:
+    known = Messages(latency_us=3.5, bytes_per_s=1e11, sizes=9, error=0.02)
+    fitted = fit(rows_of(device(1, 30), Table.load()))
+    write(structs.replace(fitted, messages={"HCCS": known}), tmp_path / "model.json")
+    named = {**MESH, "levels": [{**MESH["levels"][0], "name": "HCCS"}]}  # type: ignore[dict-item]
+    (tmp_path / "mesh.json").write_text(json.dumps(named))
+    arguments = ["shard-model", files / "step.json.gz", "--model", tmp_path / "model.json", "--time-limit", "5"]
+    assert cli(*arguments, "--mesh", tmp_path / "mesh.json", "-o", tmp_path / "plan.json") == 0
+    plan, _ = load((tmp_path / "plan.json").read_bytes())
+    assert plan.sharding is not None
+    assert (plan.sharding.mesh.levels[0].latency_us, plan.sharding.mesh.levels[0].bytes_per_s) == (3.5, 1e11)
+    assert "fitted to 9 measured sizes" in cli.err
+    assert cli(*arguments, "--mesh", files / "mesh.json") == 0
+    assert "no level has the name of a link" in cli.err
 
 
 def test_what_cannot_fit_ends_with_three_and_bytes(cli: Cli, files: Path) -> None:

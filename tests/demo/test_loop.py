@@ -12,6 +12,8 @@ from hyperopt import profile as profiles
 from hyperopt.demo.children import ChildFailed, run
 from hyperopt.demo.loop import run_demo
 from hyperopt.demo.outcome import Outcome
+from hyperopt.store import Database
+from hyperopt.store.measurements import of_plan
 from hyperopt.validate import validate
 
 TINY = {"layers": 2, "width": 32, "heads": 2, "sequence": 128, "batch": 12}
@@ -74,3 +76,17 @@ def test_a_plan_made_in_another_mode_is_refused(outcome: Outcome, tmp_path: Path
     folder = Path(outcome.report).parent
     with pytest.raises(ChildFailed, match="apply ended with 64"):
         run(["apply", str(folder / "graph.profile.json.gz"), str(folder / "pynative-53.plan.json")], tmp_path / "log")
+
+
+def test_what_was_measured_is_kept_beside_what_was_planned(outcome: Outcome) -> None:
+    """For the next cost model: docs/reference/cost.md, "Models of a service"."""
+    folder = Path(outcome.report).parent
+    database = Database(f"sqlite:///{folder / 'server'}/hyperopt.sqlite")
+    for name, case in zip(("pynative-53", "pynative-75", "graph-70"), outcome.cases, strict=True):
+        plan, _ = plans.load((folder / f"{name}.plan.json").read_bytes())
+        with database.read() as session:
+            (found,) = of_plan(session, plan.plan_id)
+        assert case.after is not None and found.peak_bytes == case.after.peak_bytes
+        assert found.step_us == pytest.approx(case.after.step_us, abs=0.001)
+        assert bool(found.copies) == name.startswith("pynative")
+    database.close()

@@ -79,3 +79,18 @@ def test_two_programs_that_upgrade_at_once_both_succeed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     both = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]
+
+
+def test_cost_models_come_and_go_without_touching_what_was_there(database: Database) -> None:
+    schema.upgrade(database, "0002")
+    before = set(inspect(database.engine).get_table_names())
+    with database.writing.begin() as connection:
+        connection.execute(text("INSERT INTO projects (name, created_at) VALUES ('kept', '2026-01-01')"))
+    schema.upgrade(database, "0003")
+    added = set(inspect(database.engine).get_table_names()) - before
+    assert added == {"cost_models", "cost_model_uses", "measurements"}
+    schema.downgrade(database, "0002")
+    assert set(inspect(database.engine).get_table_names()) == before
+    schema.upgrade(database)
+    with database.engine.connect() as connection:
+        assert connection.execute(text("SELECT name FROM projects")).scalars().all() == ["kept"]

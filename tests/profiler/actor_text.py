@@ -33,11 +33,10 @@ def actor_set_text(
     kernels: Sequence[K], stored: Mapping[str, int], host: Mapping[str, int], results: Sequence[str], somas: int = 0
 ) -> str:
     number = {kernel.name: i for i, kernel in enumerate(kernels)}
-    hosts = list(host)
 
     def arrow(source: str, to: int) -> str:
         if source.startswith("@"):
-            return arrow_line("kernel_graph_0_HostDSActor", hosts.index(source[1:]), to)
+            return arrow_line("kernel_graph_0_HostDSActor", 0, to)  # whichever input it is
         name, _, index = source.rpartition(":")
         return arrow_line(f"{number[name]}_{name}", int(index), to)
 
@@ -49,6 +48,11 @@ def actor_set_text(
     for i, (name, size) in enumerate(host.items()):
         where = f"node_order_number:{i}\tnode_name:{name}\tdebug_name:@g:param\tindex:0"
         lines.append(f"\t\t\t{where}\tptr:0\tsize:{size}\tstream id:0")
+    for i, kernel in enumerate(kernels):
+        for to, source in enumerate(kernel.inputs):
+            if source.startswith("@"):
+                actor = f"to_actor_name:{i}_{kernel.name}\tto_input_index:{to}\tflag:0"
+                lines.append(f"\t\t\tfrom_output_node:{source[1:]}\tfrom_output_index:0\t{actor}")
     lines.append(f"[Kernel actors:{len(kernels)}]")
     for i, kernel in enumerate(kernels):
         lines.append(f"\tactor_name:{i}_{kernel.name}\tactor_id:{i + 3}")

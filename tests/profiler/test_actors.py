@@ -26,6 +26,13 @@ def test_sizes_sources_and_sharing_are_read() -> None:
     assert not graph.static_memory
 
 
+def test_each_input_of_the_graph_goes_to_the_kernel_that_it_is_for() -> None:
+    """The kernels' own arrows say output 0 of the data source, whichever input it is."""
+    kernels = [K("Default/Reshape-op0", ["@ids"], [8]), K("Default/Reshape-op1", ["@targets"], [8])]
+    graph = read_actor_set(actor_set_text(kernels, {}, {"ids": 8, "targets": 8}, ["Default/Reshape-op1:0"]))
+    assert [kernel.inputs[0] for kernel in graph.kernels] == [Source("host", "ids"), Source("host", "targets")]
+
+
 def test_memory_planned_at_compile_time_is_noticed() -> None:
     text = actor_set_text([K("Default/Add-op0", ["@x"], [8])], {}, {"x": 8}, ["Default/Add-op0:0"], somas=1)
     assert read_actor_set(text).static_memory

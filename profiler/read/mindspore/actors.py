@@ -42,6 +42,9 @@ CONTROL = re.compile(r"^\s*from_actor_name:\d+_(\S+)\s*$")
 REF = re.compile(r"\bref index:\((\d+), (\d+)\)")
 STORE_KEY = re.compile(r"^\s*device tensor key:(.*?)\s+(?:backend node name|value size):")
 STORE_SIZE = re.compile(r"^\s*device tensor value:\S+\s+ptr:\S+\s+size:(\d+)")
+HOST_ARROW = re.compile(
+    r"^\s*from_output_node:(\S+)\s+from_output_index:\d+\s+to_actor_name:\d+_(\S+)\s+to_input_index:(\d+)"
+)
 HOST_NODE = re.compile(r"^\s*node_order_number:(\d+)\s+node_name:(\S+)\s.*\bsize:(\d+)")
 
 UPDATED = re.compile(r"^\s*modifiable_ref_input_index:(\d+)")
@@ -148,9 +151,9 @@ def read_actor_set(text: str) -> ActorSet:
             raise ActorSetError(f"the graph holds {name}, which this reader does not understand")
     if "Kernel actors" not in sections or "Output actor" not in sections:
         raise ActorSetError("no kernel actors or no output actor: is the dump complete?")
-    host_order, host = _host(sections.get("Data source actors", []))
+    host_order, host, fed = _host(sections.get("Data source actors", []))
     constants: set[str] = set()
-    kernels = _kernels(sections["Kernel actors"], host_order, constants)
+    kernels = _kernels(sections["Kernel actors"], host_order, fed, constants)
     results = frozenset(
         _source(m[1], int(m[2]), host_order) for line in sections["Output actor"] if (m := ARROW.match(line))
     )
@@ -220,11 +223,15 @@ def _stores(lines: list[str]) -> dict[str, int]:
     return sizes
 
 
-def _host(lines: list[str]) -> tuple[list[str], dict[str, int]]:
-    """Names of the graph's inputs by position, and their sizes."""
+def _host(lines: list[str]) -> tuple[list[str], dict[str, int], dict[tuple[str, int], str]]:
+    """Names of the graph's inputs by position, their sizes, and which of them a kernel's input is fed with.
+
+    The kernels' own arrows do not tell: `from_output_index` is 0 for every input of the graph.
+    """
     found = [m for line in lines if (m := HOST_NODE.match(line))]
     order = [m[2] for m in sorted(found, key=lambda m: int(m[1]))]
-    return order, {m[2]: int(m[3]) for m in found}
+    fed = {(m[2], int(m[3])): m[1] for line in lines if (m := HOST_ARROW.match(line))}
+    return order, {m[2]: int(m[3]) for m in found}, fed
 
 
 def _source(actor: str, index: int, host_order: list[str]) -> Source:
@@ -233,7 +240,9 @@ def _source(actor: str, index: int, host_order: list[str]) -> Source:
     return Source("kernel", actor.split("_", 1)[1], index)
 
 
-def _kernels(lines: list[str], host_order: list[str], constants: set[str]) -> list[Kernel]:
+def _kernels(
+    lines: list[str], host_order: list[str], fed: dict[tuple[str, int], str], constants: set[str]
+) -> list[Kernel]:
     drafts: list[_Draft] = []
     for line in lines:
         if ACTOR.match(line):
@@ -253,7 +262,10 @@ def _kernels(lines: list[str], host_order: list[str], constants: set[str]) -> li
             if match[3].startswith("ValueNode<"):
                 constants.add(match[2])
         elif match := ARROW.match(line):
-            draft.inputs[int(match[3])] = _source(match[1], int(match[2]), host_order)
+            source = _source(match[1], int(match[2]), host_order)
+            if source.kind == "host":
+                source = Source("host", fed.get((draft.name, int(match[3])), source.name))
+            draft.inputs[int(match[3])] = source
         elif match := CONTROL.match(line):
             draft.after.add(match[1])
         elif match := UPDATED.match(line):

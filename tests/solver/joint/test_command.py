@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from hyperopt import plan as plans
@@ -29,14 +30,19 @@ HBM = 520_000_000
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
-    write(sample(layers=3), folder / "sample.json")
+    made = sample(layers=3)
+    write(made, folder / "sample.json")
+    unphased = tuple(msgspec.structs.replace(o, phase="other") for o in made.operators)
+    write(msgspec.structs.replace(made, operators=unphased), folder / "unphased.json")
     (folder / "mesh.json").write_text(json.dumps(MESH))
     return folder
 
 
-def run(folder: Path, *options: str, layers: str = "layer0=8", hbm: int = HBM) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *options: str, layers: str = "layer0=8", hbm: int = HBM, sample: str = "sample.json"
+) -> subprocess.CompletedProcess[str]:
     command = [
-        sys.executable, "-m", "hyperopt", "place", str(folder / "sample.json"), "--mesh", str(folder / "mesh.json"),
+        sys.executable, "-m", "hyperopt", "place", str(folder / sample), "--mesh", str(folder / "mesh.json"),
         "--layers", layers, "--micro-batches", "8", "--hbm-bytes", str(hbm), "--time-limit", "20", *options,
     ]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -71,6 +77,7 @@ def test_the_plan_holds_for_every_stage(files: Path, tmp_path: Path) -> None:
         ((), {"layers": "layer0"}, 64, "--layers: 'layer0' is not LABEL=COUNT"),
         (("--stages", "3"), {}, 64, "--stages: '3': 8 devices and 8 layers"),
         (("--stages", "8"), {"hbm": 2_000_000}, 3, "budget"),
+        ((), {"sample": "unphased.json"}, 64, "$.operators[*].phase: no operator is of the forward pass"),
     ],
 )
 def test_one_line_says_what_is_wrong(

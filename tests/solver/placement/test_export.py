@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
 from hyperopt import plan as plans
-from hyperopt.documents import canonical
+from hyperopt.documents import DocumentError, canonical
 from hyperopt.mesh import Level, Mesh
+from hyperopt.profile import Operator, Profile, Storage
 from hyperopt.testing.graphs import Model, training
 from solver.placement import Sharding, shard
 from solver.placement.export import (
@@ -113,3 +117,39 @@ def test_hyperparallel_gets_a_placement_an_axis(found: Sharding) -> None:
     for tensor in parameters:
         assert document["plan"][tensor.name] == placements(found.layouts[tensor.id])
     assert "Partial()" not in str(document["plan"])
+
+
+def test_operators_of_one_name_have_an_entry_each() -> None:
+    graph = training(Model(batch=2, sequence=16, hidden=8, heads=2, kv_heads=2, head_dim=4, ffn=16))
+    same = replace(graph, operators=tuple(replace(o, name=("same", "")[i % 2]) for i, o in enumerate(graph.operators)))
+    part = plan_sharding(shard(same, MESH, time_limit_s=5))
+    assert len(part.operators) == len(graph.operators)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"layouts": {"strange": plans.TensorLayout(shape=(4,), dims=((),))}}, "layouts['strange']"),
+        ({"layouts": {"a": plans.TensorLayout(shape=(4096, 4096), dims=((), ()))}}, "layouts['a'].shape"),
+        ({"operators": {"strange": ((2,),)}}, "operators['strange']"),
+    ],
+)
+def test_a_sharding_of_another_step_is_refused(changes: dict[str, Any], field: str) -> None:
+    profile = Profile(
+        storages=(Storage(id=0, name="a", bytes=4096, kind="input", resident_at_start=True),),
+        operators=(Operator(name="op", type="Relu", duration_us=1.0, reads=(0,)),),
+    )
+    fits = plans.Sharding(
+        mesh=MESH,
+        layouts={"a": plans.TensorLayout(shape=(1024,), dims=((),))},
+        operators={"op": ((2,),)},
+    )
+    plans.check_against(fits, profile)
+    with pytest.raises(DocumentError) as refusal:
+        plans.check_against(msgspec.structs.replace(fits, **changes), profile)
+    assert field in refusal.value.field
+
+
+def test_cuts_that_the_mesh_does_not_have_are_refused() -> None:
+    with pytest.raises(DocumentError, match="parts on 8 devices"):
+        plans.check_sharding(plans.Sharding(mesh=MESH, operators={"op": ((7,),)}))

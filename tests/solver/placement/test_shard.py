@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -213,3 +214,13 @@ def test_many_experts_are_spread_over_devices(experts: int, top_k: int) -> None:
     found, _ = never_worse(training(model), EIGHT)
     assert split(found, "gate") == split(found, "up") == split(found, "down") == (0,)
     assert found.step.sent_bytes["all_to_all"] > 0
+
+
+def test_what_a_device_holds_before_the_model_counts() -> None:
+    graph = training(llama(batch=8, sequence=256, hidden=256, heads=4, kv_heads=4, ffn=1024))
+    free = shard(graph, EIGHT, time_limit_s=10)
+    based = replace(graph, base_bytes=10**9)
+    found = shard(based, EIGHT, memory_bytes=free.peak_bytes + 10**9, time_limit_s=10)
+    assert found.peak_bytes == replay(found.per_device_profile()).peak_bytes <= free.peak_bytes + 10**9
+    with pytest.raises(DoesNotFit):
+        shard(based, EIGHT, memory_bytes=free.peak_bytes, time_limit_s=10)
