@@ -9,7 +9,9 @@ change::
                ├─────┼─────┤               inconclusive: the tolerance lies between the bounds
                           ├─────┼─────┤    regression: even the lower bound is beyond it
 
-Each bound is wrong with a chance of at most `level`. Several metrics are several chances to be wrong: a regression
+Each bound is wrong with a chance of at most `level`; one at the tolerance itself is neither beyond it nor within. Where
+a clock ticks coarsely (`Samples.tick`), the bounds are further apart by what a tick can hide: no number of pairs tells
+21 ticks from 20 and a half. Several metrics are several chances to be wrong: a regression
 must hold after Holm's correction.
 
 - *Interleaved pairs*: signed ranks of the pairs' log ratios.
@@ -41,6 +43,9 @@ DEFAULT_POWER = 0.99
 
 SEPARATE_LEVEL = 0.25
 """Of the level, for jobs that were not interleaved."""
+
+TOLD_SLACK = 1e-3
+"""A log ratio: what less than a thousandth may hide is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,8 @@ class _Look:
     noise: float
     tolerance_percent: float
     estimate: Estimate
+    tick: float
+    slack: float
 
 
 def _look(samples: Samples, metric: Metric, default_percent: float, level: float) -> _Look:
@@ -116,14 +123,22 @@ def _look(samples: Samples, metric: Metric, default_percent: float, level: float
     old, new = (sign * np.log(np.asarray(side)) for side in (before, after))
     percent = default_percent if metric.tolerance_percent is None else metric.tolerance_percent
     tolerance = math.log1p(percent / 100)
+    tick = samples.tick(metric)
+    slack = _slack(tick, min(*before, *after))
     if samples.design == "interleaved":
         noise = spread(new - old)
-        paired = of_pairs(new - old, tolerance, level)
-        return _Look(metric, samples.design, len(old), before, after, noise, percent, paired)
+        paired = of_pairs(new - old, tolerance, level, slack)
+        return _Look(metric, samples.design, len(old), before, after, noise, percent, paired, tick, slack)
     noise = _between(old, new)
-    estimate = of_groups(old, new, tolerance + noise, level)
+    estimate = of_groups(old, new, tolerance + noise, level, slack)
     n = min(len(old), len(new))
-    return _Look(metric, samples.design, n, before, after, noise, percent, estimate)
+    return _Look(metric, samples.design, n, before, after, noise, percent, estimate, tick, slack)
+
+
+def _slack(tick: float, least: float) -> float:
+    """By how much a log ratio may be off where either value may be by half a tick, and none is below `least`."""
+    share = tick / (2 * least)
+    return 2 * math.atanh(share) if share < 1 else math.inf
 
 
 def _between(old: Floats, new: Floats) -> float:
@@ -140,6 +155,8 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     least = least_jobs(level) if weak else least_pairs(level)
     told = f"{look.metric.name} {_percent(found.center):+.2f} %{_between_bounds(found, level)}"
     told += f", tolerance {look.tolerance_percent:g} %, {_count(look)}"
+    if look.slack > TOLD_SLACK:
+        told += f", of a clock that ticks by {look.tick:.4g} {look.metric.unit}".rstrip()
     if weak:
         told += f", weaker: separate jobs, {100 * look.noise:.2f} % apart by themselves"
     status: Status
@@ -149,7 +166,7 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     elif p <= level:
         status = "regression"
         told += f"; p {p:.2g}"
-    elif found.high <= tolerance:
+    elif found.high < tolerance or look.before == look.after:
         status = "pass"
     else:
         status = "inconclusive"
@@ -179,6 +196,8 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
 def _more(look: _Look, needed: int | None, asked: Sensitivity, p: float, metrics: int) -> str:
     """What would decide."""
     beside = f" (p {p:.2g} of {metrics} metrics together)" if metrics > 1 else ""
+    if look.slack >= math.log1p(asked.beyond_percent / (100 + look.tolerance_percent)):
+        return f"; a tick is {_percent(look.slack):.1f} % of a run{beside}: measure longer runs, or by a finer clock"
     if look.design == "separate":
         return f"; the tolerance is between the bounds{beside}: interleave base and candidate in one job"
     if needed is None:
