@@ -56,14 +56,19 @@ def _cases(found: Check) -> list[tuple[str, Status, str]]:
     fit: list[tuple[str, Status, str]] = [(FIT, found.fit.status, found.fit.reason)] if found.fit else []
     if found.apart:
         return [*fit, ("comparable", "inconclusive", "; ".join(found.reasons))]
-    if found.fit and not found.metrics and not found.shown["candidate"]:
+    if found.fit and not found.metrics and not _profiles(found):
         return fit
     cases: list[tuple[str, Status, str]] = [(one.name, one.status, one.reason) for one in found.metrics]
     if not cases:
         cases = [("step time", found.throughput.status, found.throughput.reason)]
-    if found.shown["candidate"]:  # else no profiles were given
+    if _profiles(found):
         cases.insert(0, (PEAK, found.memory.status, found.memory.reason))
     return [*fit, *cases]
+
+
+def _profiles(found: Check) -> bool:
+    """Whether profiles of both sides were given."""
+    return "base_bytes" in found.shown["candidate"]
 
 
 def _xml(text: str) -> str:
@@ -97,6 +102,8 @@ def _fit_row(fit: Fit) -> list[str]:
     how: str = fit.how
     if fit.slowdown_percent is not None and fit.plan_peak_bytes is not None:
         how += f": {size(fit.plan_peak_bytes)}, step {fit.slowdown_percent:+.2f} %"
+        if fit.host_peak_bytes is not None:
+            how += f", {size(fit.host_peak_bytes)} at most in other tiers"
     allowed = f"{size(fit.hbm_bytes)}, +{fit.max_slowdown_percent:g} %"
     return [FIT, "", size(fit.peak_bytes), how, allowed, "simulated", MARKS[fit.status]]
 
