@@ -2,8 +2,8 @@
 
 A gate that passes everything looks like one whose code is fine. Noise, too few pairs or too wide a threshold can make
 it so, and nobody would know. So the candidate is replaced by the baseline made worse: the pairs keep their noise, lose
-their own effect, and get a slowdown of `SLOWER_PERCENT` (or BEYOND_PERCENT beyond a wider tolerance); and a storage is there
-all the time, as large as what is allowed and one percent of the peak.
+their own effect, and get a slowdown of `SLOWER_PERCENT` (or BEYOND_PERCENT beyond a wider tolerance); and a storage is
+there all the time, as large as what is allowed and one percent of the peak.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hyperopt.gate.samples import Metric, Samples
 from hyperopt.gate.throughput import Finding
 from hyperopt.gate.verdict import Check
 from hyperopt.occupancy import occupancy
-from hyperopt.profile import Operator, Profile, Storage
+from hyperopt.profile import Profile, Storage
 
 SLOWER_PERCENT = 15.0
 BEYOND_PERCENT = 10.0
@@ -64,14 +64,3 @@ def blind(found: Check) -> list[str]:
         return list(found.reasons)
     one_sided = found.memory.status == "inconclusive" and not found.memory.baseline_peak_bytes
     return [found.memory.reason] if one_sided else []
-
-
-def sample() -> tuple[Profile, Samples]:
-    """What is judged where nothing was given: a made-up step, and ten pairs with 1 % noise from run to run."""
-    write = Operator(name="write", duration_us=1.0, writes=(0,))
-    operators = (write, Operator(name="read", duration_us=1.0, reads=(0,)))
-    profile = Profile(operators=operators, storages=(Storage(id=0, bytes=1 << 20, kind="activation"),))
-    drawn = 1000 * np.exp(np.random.default_rng(0).normal(0, 0.01, (2, 10)))
-    before, after = (tuple((float(value),) for value in side) for side in drawn)
-    metric = Metric(name="step_us", unit="us", baseline=before, candidate=after)
-    return profile, Samples(design="interleaved", warmup_steps=0, metrics=(metric,))

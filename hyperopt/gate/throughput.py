@@ -88,6 +88,18 @@ class Finding:
     noise_percent: float
     needed: int | None
 
+    def change(self, worse_percent: float) -> float:
+        """How much the value itself changes, in percent, where it becomes so much worse: a rate falls."""
+        return worse_percent if self.better == "lower" else 100 * (1 / (1 + worse_percent / 100) - 1)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The bounds as changes of the value, in percent, the lower first; None where there are none."""
+        if self.low_percent is None or self.high_percent is None:
+            return None
+        ends = self.change(self.low_percent), self.change(self.high_percent)
+        return min(ends), max(ends)
+
 
 def judge_samples(
     samples: Samples, tolerance_percent: float, sensitivity: Sensitivity | None = None
@@ -153,8 +165,11 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     beyond = math.log1p(asked.beyond_percent / (100 + look.tolerance_percent))
     needed = None if weak else pairs_needed(look.noise, beyond, level / metrics, asked.power)
     least = least_jobs(level) if weak else least_pairs(level)
-    told = f"{look.metric.name} {_percent(found.center):+.2f} %{_between_bounds(found, level)}"
-    told += f", tolerance {look.tolerance_percent:g} %, {_count(look)}"
+    sign = 1 if look.metric.better == "lower" else -1  # told as the value itself changes, and judged by what is worse
+    told = f"{look.metric.name} {_percent(sign * found.center):+.2f} %{_between_bounds(found, sign, level)}"
+    told += "" if sign > 0 else ", more is better"
+    allowed = f"{look.tolerance_percent:g}" if sign > 0 else f"{_percent(-tolerance):+.2f}"
+    told += f", tolerance {allowed} %, {_count(look)}"
     if look.slack > TOLD_SLACK:
         told += f", of a clock that ticks by {look.tick:.4g} {look.metric.unit}".rstrip()
     if weak:
@@ -214,10 +229,11 @@ def _count(look: _Look) -> str:
     return f"{len(look.before)} and {len(look.after)} jobs"
 
 
-def _between_bounds(found: Estimate, level: float) -> str:
+def _between_bounds(found: Estimate, sign: int, level: float) -> str:
     if not math.isfinite(found.low):
         return ""
-    return f" ({100 - 200 * level:g} % interval {_percent(found.low):+.2f} to {_percent(found.high):+.2f})"
+    low, high = sorted((sign * found.low, sign * found.high))
+    return f" ({100 - 200 * level:g} % interval {_percent(low):+.2f} to {_percent(high):+.2f})"
 
 
 def _percent(log_ratio: float) -> float:

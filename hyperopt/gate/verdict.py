@@ -86,8 +86,10 @@ def check(
     """
     policy = policy or Policy()
     apart = obstacles(baseline, candidate)
-    memory, of_ranks = compare_memory(baseline, candidate, policy.memory), []
-    if others:
+    of_ranks: list[str] = []
+    if not others:
+        memory = compare_memory(baseline, candidate, policy.memory)
+    else:
         memory, of_ranks = _worst(((baseline, candidate), *others), policy.memory)
         for one, other in others:
             apart += [f"rank {other.run.rank}: {why}" for why in obstacles(one, other)]
@@ -139,6 +141,12 @@ def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
         {"baseline": {}, "candidate": {}},
         metrics,
     )
+
+
+def nothing_to_compare(reason: str) -> Check:
+    """Inconclusive: there is no baseline, and so nothing was judged."""
+    none = Memory("not judged", reason), Throughput("not judged", reason)
+    return Check("inconclusive", (reason,), (), *none, {"baseline": {}, "candidate": {}}, apart=True)
 
 
 def with_fit(found: Check | None, fit: Fit, before: Fit | None = None) -> Check:

@@ -242,7 +242,7 @@ def overlapping(allreduce_us: float, extra: int = 0, more: int = 0) -> Profile:
         Operator(name="d", duration_us=100.0, reads=(1, 2)),
     ]
     storages = [block(0, 64 * MIB + more), block(1, 64 * MIB + more), block(2, 64 * MIB + more)]
-    for i in range(extra):
+    for _ in range(extra):
         operators.insert(3, Operator(name="cheap", duration_us=1.0, reads=(1,)))
     return Profile(operators=tuple(operators), storages=tuple(storages))
 
