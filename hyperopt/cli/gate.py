@@ -142,6 +142,9 @@ def check(
         if limit is not None:
             required = (limit, max_slowdown_percent, tier_bytes, time_limit)
             judged = _fitted(judged, both.pair if both else None, alone, *required)
+            if both is not None and both.others:
+                only = f"must fit was asked of rank {both.pair[1].run.rank} alone"
+                judged = replace(judged, notes=(*judged.notes, only))
         assert judged is not None
         found = judged
     one = both.pair[1] if both else alone
@@ -313,7 +316,7 @@ def interleave(
         say=say,
     )
     write(found, output)
-    print(f"{output}: {count} pairs of {', '.join(metric.name for metric in found.metrics)}")
+    answer(plain(f"{output}: {count} pairs of {', '.join(metric.name for metric in found.metrics)}"))
     return 0
 
 

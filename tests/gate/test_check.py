@@ -4,10 +4,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hyperopt.gate import Metric, Policy, Samples, Threshold, check
 from hyperopt.occupancy import occupancy
 from hyperopt.profile import Adapter, Device, Measured, Operator, Profile, Storage
+from tests.generators import profiles
 from tests.samples import MIB, random_profile, worked_example
 
 
@@ -362,3 +365,11 @@ def test_reserved_and_process_memory_are_shown_and_never_judged() -> None:
     fragmentation = [found.shown[side]["fragmentation_bytes"] for side in ("baseline", "candidate")]
     assert fragmentation == [100 * MIB, 2300 * MIB]
     assert "fragmentation_bytes" not in check(measured(0, 0), measured(0, 0)).shown["baseline"]
+
+
+@given(data=st.data(), profile=profiles())
+def test_no_times_make_another_peak_of_the_same_program(data: st.DataObject, profile: Profile) -> None:
+    times = st.floats(0, 1000, allow_subnormal=False)
+    late = tuple(msgspec.structs.replace(o, duration_us=data.draw(times)) for o in profile.operators)
+    memory = check(profile, msgspec.structs.replace(profile, operators=late)).memory
+    assert memory.status in ("pass", "not judged") and memory.difference_bytes == 0 and memory.groups == ()
