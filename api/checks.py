@@ -24,7 +24,7 @@ from hyperopt.gate.throughput import (
 )
 from hyperopt.profile import Profile
 from hyperopt.store.baselines import StoredBaseline, baseline_id, get_baseline
-from hyperopt.store.checks import StoredCheck, get_check, put_check
+from hyperopt.store.checks import StoredCheck, get_check, get_samples, put_check
 from hyperopt.store.profiles import ProfileSummary, get_document, get_summary
 
 router = APIRouter(prefix="/v1/checks", tags=["checks"], route_class=SmallBody)
@@ -119,6 +119,21 @@ def fetch(id: Annotated[str, Path(description="check-...", max_length=64)], here
     if found is None:
         raise not_found("check", id)
     return found
+
+
+def regressed_by_default(here: Service, check: str | None, candidate: str) -> list[str]:
+    """What the default policy finds against a run that a stored check of it let pass; empty without such a check.
+
+    The policy of a check comes with its request, so a wide one must not be what makes a baseline.
+    """
+    with here.database.read() as session:
+        found = None if check is None else get_check(session, check)
+        if found is None or found.candidate != candidate or found.verdict == "regression":
+            return []
+        given = get_samples(session, found.id)
+    series = None if given is None else _series(given)
+    strict = judge(_profile(here, found.baseline), _profile(here, found.candidate), None, series)
+    return list(strict.reasons) if strict.verdict == "regression" else []
 
 
 def _policy(asked: PolicyAsked) -> Policy:

@@ -41,7 +41,7 @@ def accept(
     ] = None,
     check: Annotated[str | None, typer.Option(help="of this profile against that baseline: check-...")] = None,
     accept_regression: Annotated[
-        bool, typer.Option("--accept-regression", help="although that check found a regression")
+        bool, typer.Option("--accept-regression", help="although a check of it found a regression")
     ] = False,
     server: ServerUrl = None,
     as_json: AsJson = False,

@@ -29,6 +29,22 @@ class StoredCheck:
     created_at: datetime
 
 
+@dataclass(frozen=True)
+class CheckLine:
+    """A check in a list: what it was of and what came of it. Full answers are by id."""
+
+    id: str
+    project: str
+    branch: str
+    commit: str
+    model: str
+    baseline: str
+    candidate: str
+    verdict: str
+    reason: str
+    created_at: datetime
+
+
 def put_check(
     session: Session,
     *,
@@ -85,10 +101,33 @@ def get_check(session: Session, id: str) -> StoredCheck | None:
     )
 
 
+def get_samples(session: Session, id: str) -> dict[str, Any] | None:
+    """The `hyperopt.samples/1` document that a check was given."""
+    return session.scalar(select(CheckRow.samples).where(CheckRow.id == id))
+
+
+def regressions(session: Session, baseline: str, candidate: str) -> list[str]:
+    """Ids of the checks of that candidate against that baseline that found a regression, oldest first: on whatever
+    branch and by whatever policy, since it is the same comparison."""
+    found = session.scalars(
+        select(CheckRow.id)
+        .where(
+            CheckRow.baseline_profile == baseline,
+            CheckRow.candidate_profile == candidate,
+            CheckRow.verdict == "regression",
+        )
+        .order_by(CheckRow.created_at, CheckRow.id)
+    )
+    return list(found)
+
+
 def count_checks(session: Session, baseline: str, branch: str, since: datetime) -> int:
     """Checks on the branch against that profile since a moment."""
-    return session.scalar(
-        select(func.count()).where(
-            CheckRow.baseline_profile == baseline, CheckRow.branch == branch, CheckRow.created_at >= since
+    return (
+        session.scalar(
+            select(func.count()).where(
+                CheckRow.baseline_profile == baseline, CheckRow.branch == branch, CheckRow.created_at >= since
+            )
         )
-    ) or 0
+        or 0
+    )

@@ -112,6 +112,33 @@ def test_a_regression_becomes_the_baseline_only_by_name(http: httpx.Client, fres
     assert accept(http, worse, branch, seen, check=failed["id"], accept_regression=True).status_code == 200
 
 
+def test_a_second_check_does_not_launder_the_first(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    """A wider policy, fewer metrics, another branch's name: what any check found against the baseline stands."""
+    first, worse, slow = stored(http, fresh()), stored(http, grown(fresh(), 0, MIB)), stored(http, fresh())
+    seen = {"If-Match": accept(http, first, branch, NEW).headers["etag"]}
+    wide = check(http, worse, branch=branch, policy={"memory_percent": 1e6})
+    assert wide["verdict"] == "pass"
+    refused = accept(http, worse, branch, seen, check=wide["id"])  # though no other check was ever made
+    assert refused.status_code == 409 and "by its own policy only" in refused.json()["detail"]
+
+    series = msgspec.to_builtins(samples(noisy(0, 10, 1.5)))
+    failed = check(http, slow, baseline=first, branch=f"{branch}-of-ada", samples=series)
+    without = check(http, slow, branch=branch)
+    assert (failed["verdict"], without["verdict"]) == ("regression", "pass")
+    refused = accept(http, slow, branch, seen, check=without["id"])
+    assert refused.status_code == 409 and failed["id"] in refused.json()["detail"]
+    assert refused.json()["type"].endswith("baseline-regressed")
+    assert accept(http, slow, branch, seen, check=without["id"], accept_regression=True).status_code == 200
+
+
+@pytest.mark.parametrize("text", [" ", "\n", "\u3000 \t", ""])
+def test_who_and_why_are_said(http: httpx.Client, fresh: Fresh, branch: str, text: str) -> None:
+    id = stored(http, fresh())
+    for field in ("who", "why"):
+        refused = accept(http, id, branch, NEW, **{field: text})
+        assert refused.status_code == 422 and refused.json()["field"] == f"$.{field}"
+
+
 def test_frozen_and_stale_baselines_are_reported(
     http: httpx.Client, fresh: Fresh, branch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
