@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from api import archives, baselines, checks, jobs, plans, problems, profiles
+from api import archives, baselines, checks, history, jobs, plans, problems, profiles
 from api.engine import DbosEngine
 from api.service import Here, Service
 from api.work import Solve, Worker
@@ -77,7 +77,7 @@ def create_app(service: Service | None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    for room in (profiles, archives, plans, jobs, checks, baselines):
+    for room in (profiles, archives, plans, jobs, checks, history, baselines):
         app.include_router(room.router)
     app.include_router(health)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.checks import Branch, ProfileId, regressed_by_default
+from api.judging import Branch, ProfileId, regressed_by_default
 from api.problems import ProblemError, documented, not_found
 from api.service import Here, SmallBody
 from hyperopt.store.baselines import Refused, StoredBaseline, accept, baseline_id, freeze, get_baseline, list_baselines
@@ -131,7 +131,7 @@ def make(
 ) -> BaselineShown:
     """Accepts a profile: `If-None-Match: *` for the first of its kind, else `If-Match` with the present one's ETag."""
     expected = _expected(if_match, if_none_match)
-    beyond = [] if asked.accept_regression else regressed_by_default(here, asked.check, asked.profile)
+    beyond = [] if asked.accept_regression else regressed_by_default(here.database, asked.check, asked.profile)
     with here.database.write() as session:
         profile = get_summary(session, asked.profile)
         if profile is None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hyperopt.gate.fit import Fit, Requirement, by_itself, with_plan, without_plan
 from hyperopt.occupancy import occupancy
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
-from solver import Request, solve
+from solver import Infeasible, Request, solve
 
 
 def fit(
-    profile: Profile, required: Requirement, time_limit_s: float | None = 60.0, work_limit: int | None = None
+    profile: Profile,
+    required: Requirement,
+    time_limit_s: float | None = 60.0,
+    work_limit: int | None = None,
+    solve: Callable[[Profile, Request], Plan | Infeasible] = solve,
 ) -> Fit:
-    """Searches for a plan only where one is needed. Raises `solver.NotPlannable` for a profile without storages.
+    """Searches for a plan only where one is needed; `solve` does it. Raises `solver.NotPlannable` for a profile without
+    storages.
 
     With a work limit and no time limit the same profile gets the same answer.
     """

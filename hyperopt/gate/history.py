@@ -22,15 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import pairwise
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from hyperopt.gate.ranks import Floats, holm, spread
 
-LEVEL = 0.05
-"""Of histories in which nothing changed, at most so many are told of a step or a trend. It is advice: missed more
-easily than a verdict, and cheaper when it is wrong."""
+PEAK = "replayed peak"
+"""The series without noise."""
+
+LEVEL = 0.04
+"""For 5 % of histories without a change that are told of one (simulated, docs/why/gate.md): that the stretches are
+chosen too costs the rest. Wider than a verdict's: advice is cheaper when it is wrong."""
 
 SHORTEST = 3
 """Runs on either side of a step."""
@@ -80,8 +85,53 @@ class Change:
         return f"{effect} between {self.before} and {self.after} ({sure}; {self.drift_percent:+.2f} % since the start)"
 
 
+class _Memory(msgspec.Struct):
+    status: str
+    candidate_peak_bytes: int = 0
+
+
+class _Throughput(msgspec.Struct):
+    candidate_us: float = 0.0
+
+
+class _Finding(msgspec.Struct):
+    name: str
+    candidate: float
+
+
+class Answer(msgspec.Struct):
+    """Of what a check answers (`Check.document`), what is charted. `commit`, `branch`, `at`: where it says so."""
+
+    verdict: str
+    memory: _Memory
+    throughput: _Throughput
+    metrics: tuple[_Finding, ...] = ()
+    commit: str = ""
+    branch: str = ""
+    at: str = ""
+
+    def figures(self) -> dict[str, float]:
+        """Value of each series, of the candidate."""
+        found: dict[str, float] = {one.name: one.candidate for one in self.metrics}
+        if not self.metrics:
+            found["step_us"] = self.throughput.candidate_us
+        if self.memory.status != "not judged":
+            found[PEAK] = self.memory.candidate_peak_bytes
+        return {name: float(value) for name, value in found.items() if value > 0}
+
+
+def of_answers(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[str, list[Point]]:
+    """The series of (commit, answer of its check), oldest first. Raises msgspec.ValidationError for what is none."""
+    series: dict[str, list[Point]] = {}
+    for commit, given in answers:
+        answer = given if isinstance(given, Answer) else msgspec.convert(given, Answer)
+        for name, value in answer.figures().items():
+            series.setdefault(name, []).append(Point(commit, value))
+    return series
+
+
 def changes(
-    history: Mapping[str, Sequence[Point]], level: float = LEVEL, exact: Collection[str] = ()
+    history: Mapping[str, Sequence[Point]], level: float = LEVEL, exact: Collection[str] = (PEAK,)
 ) -> list[Change]:
     """Changes of all series, oldest first within each. `exact`: names of those without noise.
 
@@ -91,7 +141,9 @@ def changes(
         if any(not 0 < point.value < float("inf") for point in points):
             raise ValueError(f"{name}: a value is not above 0")
     noisy = {name: points for name, points in history.items() if name not in exact}
-    found = [change for name, points in noisy.items() for change in (*_steps(name, points, level), *_trend(name, points))]
+    found = [
+        change for name, points in noisy.items() for change in (*_steps(name, points, level), *_trend(name, points))
+    ]
     adjusted = holm([change.p for change in found])
     sure = [replace(change, p=p) for change, p in zip(found, adjusted, strict=True) if p <= level]
     told = []
@@ -115,7 +167,7 @@ def _exact(name: str, points: Sequence[Point]) -> list[Change]:
             "exact",
             100 * (new.value / points[0].value - 1),
         )
-        for at, (old, new) in enumerate(zip(points, points[1:], strict=False), 1)
+        for at, (old, new) in enumerate(pairwise(points), 1)
         if new.value != old.value
     ]
 
@@ -134,7 +186,7 @@ def _steps(name: str, points: Sequence[Point], level: float) -> list[Change]:
             break
         # Stretches cut too short show nothing: the least sure cut goes first, and its neighbours are seen again.
         del ends[1 + ps.index(max(ps))]
-    levels = [float(np.median(values[start:end])) for start, end in zip(ends, ends[1:], strict=False)]
+    levels = [float(np.median(values[start:end])) for start, end in pairwise(ends)]
     found = []
     for i, (at, p) in enumerate(zip(ends[1:], ps, strict=False)):
         effect, drift = (100 * float(np.expm1(levels[i + 1] - before)) for before in (levels[i], levels[0]))
@@ -194,8 +246,9 @@ def _line(values: Floats) -> tuple[Floats, float]:
     """Theil's and Sen's line through the values, and its slope."""
     from scipy.stats import theilslopes
 
-    slope, middle = theilslopes(values, np.arange(len(values)))[:2]
-    return slope * np.arange(len(values)) + middle, float(slope)
+    at: Floats = np.arange(len(values), dtype=np.float64)
+    slope, middle = (float(one) for one in theilslopes(values, at)[:2])
+    return slope * at + middle, slope
 
 
 def _closer(found: list[Change], points: Sequence[Point]) -> list[Change]:

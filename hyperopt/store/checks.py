@@ -29,20 +29,17 @@ class StoredCheck:
     created_at: datetime
 
 
-@dataclass(frozen=True)
-class CheckLine:
-    """A check in a list: what it was of and what came of it. Full answers are by id."""
+@dataclass(frozen=True, order=True)
+class Kind:
+    """What runs must share to be compared, beside project and branch."""
 
-    id: str
-    project: str
-    branch: str
-    commit: str
     model: str
-    baseline: str
-    candidate: str
-    verdict: str
-    reason: str
-    created_at: datetime
+    device: str
+    framework: str
+    framework_version: str
+    mode: str
+    rank: int
+    world_size: int
 
 
 def put_check(
@@ -86,7 +83,10 @@ def get_check(session: Session, id: str) -> StoredCheck | None:
     ).one_or_none()
     if row is None:
         return None
-    check, project = row
+    return _stored(*row)
+
+
+def _stored(check: CheckRow, project: str) -> StoredCheck:
     return StoredCheck(
         check.id,
         project,
@@ -99,6 +99,37 @@ def get_check(session: Session, id: str) -> StoredCheck | None:
         check.result,
         check.created_at,
     )
+
+
+def list_checks(
+    session: Session,
+    project: str | None = None,
+    branch: str | None = None,
+    model: str | None = None,
+    limit: int = 50,
+    before: str | None = None,
+) -> list[tuple[StoredCheck, Kind]]:
+    """Checks with the kind of their candidates, newest first. `before`: the id of the last one already seen, for the
+    next page."""
+    asked = (
+        select(CheckRow, Project.name, Rank, Run)
+        .join(Project, Project.id == CheckRow.project_id)
+        .join(Rank, Rank.id == CheckRow.candidate_profile)
+        .join(Run, Run.id == Rank.run_id)
+    )
+    for column, value in ((Project.name, project), (CheckRow.branch, branch), (Run.model, model)):
+        if value is not None:
+            asked = asked.where(column == value)
+    if before is not None:
+        seen = select(CheckRow.created_at).where(CheckRow.id == before).scalar_subquery()
+        asked = asked.where((CheckRow.created_at < seen) | ((CheckRow.created_at == seen) & (CheckRow.id < before)))
+    rows = session.execute(asked.order_by(CheckRow.created_at.desc(), CheckRow.id.desc()).limit(limit))
+    return [(_stored(check, name), _kind(rank, run)) for check, name, rank, run in rows]
+
+
+def _kind(rank: Rank, run: Run) -> Kind:
+    device, mode = str(rank.device.get("name", "")), str(rank.adapter.get("mode", ""))
+    return Kind(run.model, device, run.framework, run.framework_version, mode, rank.rank, run.world_size)
 
 
 def get_samples(session: Session, id: str) -> dict[str, Any] | None:

@@ -131,6 +131,38 @@ def test_a_second_check_does_not_launder_the_first(http: httpx.Client, fresh: Fr
     assert accept(http, slow, branch, seen, check=without["id"], accept_regression=True).status_code == 200
 
 
+def test_checks_are_listed_page_by_page_and_their_history_is_told(
+    http: httpx.Client, fresh: Fresh, branch: str
+) -> None:
+    first = stored(http, fresh(model="listed"))
+    made = []
+    for i in range(6):
+        candidate = stored(http, grown(fresh(model="listed"), 0, MIB * (i >= 3)))
+        made.append(check(http, candidate, baseline=first, branch=branch, commit=f"c{i}"))
+    made.append(check(http, made[-1]["candidate"], baseline=first, branch=branch, commit="c5"))  # once more
+    other = check(http, stored(http, fresh(model="other")), baseline=first, branch=branch)
+
+    listed: list[Json] = []
+    page: Json = {"next": None}
+    while "next" in page:
+        asked: Json = {"branch": branch, "limit": 3} | ({"before": page["next"]} if page["next"] else {})
+        page = {name: value for name, value in http.get("/v1/checks", params=asked).json().items() if value is not None}
+        listed += page["checks"]
+    assert [one["id"] for one in listed] == [other["id"], *(one["id"] for one in made[::-1])]
+    assert (listed[1]["commit"], listed[1]["model"], listed[1]["verdict"]) == ("c5", "listed", "regression")
+    assert listed[1]["created_at"] and listed[1]["reason"].startswith("replayed peak")
+    of_model = http.get("/v1/checks", params={"branch": branch, "model": "other"}).json()
+    assert [one["id"] for one in of_model["checks"]] == [other["id"]] and of_model.get("next") is None
+
+    told = http.get("/v1/history", params={"branch": branch}).json()
+    by_model = {one["model"]: one for one in told["histories"]}
+    assert by_model["listed"]["checks"] == 6 and by_model["other"]["changes"] == []
+    (found,) = [one for one in by_model["listed"]["changes"] if one["series"] == "replayed peak"]
+    assert (found["kind"], found["before"], found["after"], found["p"]) == ("exact", "c2", "c3", 0)
+    assert http.get("/v1/history", params={"branch": "nowhere"}).json()["histories"] == []
+    assert http.get("/v1/history", params={"limit": 0}).json()["field"] == "query.limit"
+
+
 @pytest.mark.parametrize("text", [" ", "\n", "\u3000 \t", ""])
 def test_who_and_why_are_said(http: httpx.Client, fresh: Fresh, branch: str, text: str) -> None:
     id = stored(http, fresh())
@@ -203,3 +235,6 @@ def test_the_client_does_the_same(server: str, fresh: Fresh, branch: str) -> Non
         free = service.freeze(made["id"], False, who="ada", why="go", etag=held["etag"])
         moved = service.accept(second, who="ada", why="x", branch=branch, etag=free["etag"], check=found["id"])
         assert service.baselines(branch=branch) == [moved]
+        assert [one["id"] for one in service.checks(branch=branch)] == [found["id"]]
+        (told,) = service.history(branch)
+        assert told["checks"] == 1 and told["changes"] == []

@@ -69,9 +69,9 @@ def test_a_creep_is_a_trend_with_its_whole_size(n: int, percent: float) -> None:
 
 @pytest.mark.parametrize(("n", "at"), [(2, 1), (8, 4), (12, 6), (20, 17)])
 def test_what_has_no_noise_changes_where_it_changes(n: int, at: int) -> None:
-    (found,) = changes({"peak": points([100] * at + [200] * (n - at))}, exact={"peak"})
+    (found,) = changes({"peak": points([100] * at + [200] * (n - at))}, exact=["peak"])
     assert (found.kind, found.index, found.effect_percent, found.p) == ("exact", at, 100.0, 0.0)
-    creep = changes({"peak": points([100 + i for i in range(n)])}, exact={"peak"})
+    creep = changes({"peak": points([100 + i for i in range(n)])}, exact=["peak"])
     assert len(creep) == n - 1 and creep[-1].drift_percent == pytest.approx(n - 1)
     assert "exact; +" in creep[-1].told and "since the start" in creep[-1].told
 
