@@ -120,7 +120,10 @@ def fetch(id: BaselineId, response: Response, here: Here, stale_after_days: Stal
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": BaselineShown, "description": "Replaced"}, **documented(400, 409, 412, 413, 422, 428)},
+    responses={
+        200: {"model": BaselineShown, "description": "Replaced"},
+        **documented(400, 409, 412, 413, 415, 422, 428),
+    },
 )
 def make(
     asked: AcceptAsked,
@@ -158,7 +161,7 @@ def make(
     return _shown(found, 30)
 
 
-@router.patch("/{id}", responses=documented(400, 404, 409, 412, 413, 422, 428))
+@router.patch("/{id}", responses=documented(400, 404, 409, 412, 413, 415, 422, 428))
 def hold(id: BaselineId, asked: FreezeAsked, response: Response, here: Here, if_match: IfMatch = None) -> BaselineShown:
     """Freezes or thaws a baseline."""
     with here.database.write() as session:

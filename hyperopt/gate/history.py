@@ -173,7 +173,8 @@ def _exact(name: str, points: Sequence[Point]) -> list[Change]:
 
 
 def _logs(points: Sequence[Point]) -> Floats:
-    return np.log(np.array([point.value for point in points]))
+    found: Floats = np.log(np.array([point.value for point in points], dtype=np.float64))
+    return found
 
 
 def _steps(name: str, points: Sequence[Point], level: float) -> list[Change]:

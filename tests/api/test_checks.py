@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import zstandard
 
 from hyperopt.profile import Profile
 from hyperopt.store.tables import now
@@ -213,6 +215,25 @@ def test_bad_requests_are_named_by_field(http: httpx.Client, fresh: Fresh, asked
     body = {name: id if value == "ID" else value for name, value in asked.items()}
     answer = http.post("/v1/checks", json=body)
     assert answer.status_code == 422 and answer.json()["field"] == field
+
+
+def test_a_request_may_be_compressed_and_says_that_it_is_json(http: httpx.Client, fresh: Fresh) -> None:
+    id = stored(http, fresh())
+    body = msgspec.json.encode({"candidate": id, "baseline": id})
+    kind = {"Content-Type": "application/json"}
+    for packed, encoding in ((gzip.compress(body), "gzip"), (zstandard.compress(body), "zstd")):
+        for headers in (kind, {**kind, "Content-Encoding": encoding}):
+            assert http.post("/v1/checks", content=packed, headers=headers).status_code == 201
+    for content, headers, status, field in (
+        (body, {}, 415, "header.content-type"),
+        (body, {"Content-Type": "text/plain"}, 415, "header.content-type"),
+        (body, {**kind, "Content-Encoding": "br"}, 415, "header.content-encoding"),
+        (body, {**kind, "Content-Encoding": "gzip"}, 400, "$"),
+        (gzip.compress(b" " * (2 << 20)), kind, 422, "$"),
+        (gzip.compress(body)[:-9], kind, 422, "$"),
+    ):
+        answer = http.post("/v1/checks", content=content, headers=headers)
+        assert answer.status_code == status and answer.json()["field"] == field
 
 
 def test_what_is_not_there_is_404(http: httpx.Client) -> None:
