@@ -1,5 +1,5 @@
-"""How often a branch's history is told of a change: of none, of a step of 10 and 50 % in its middle, of a creep of 2.5 %
-a commit. Series of times with normal noise; `docs/why/gate.md` has the table.
+"""How often the history of a branch is told of a change: of none, of a step of 10 and 50 % in its middle, of a creep of
+2.5 % a commit. Series of times with normal noise; `docs/why/gate.md` has the table.
 
     python -m bench.gate_history [TRIALS]
 """
