@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from api import archives, baselines, checks, cost_models, jobs, plans, predictions, problems, profiles
+from api import archives, baselines, checks, cost_models, history, jobs, plans, predictions, problems, profiles
 from api.engine import DbosEngine
 from api.service import Here, Service
 from api.training import Train, Trainer
@@ -80,7 +80,7 @@ def create_app(service: Service | None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    for room in (profiles, archives, plans, jobs, checks, baselines, cost_models, predictions):
+    for room in (profiles, archives, plans, jobs, checks, history, baselines, cost_models, predictions):
         app.include_router(room.router)
     app.include_router(health)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]

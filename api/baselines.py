@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.checks import Branch, ProfileId
+from api.judging import Branch, ProfileId, regressed_by_default
 from api.problems import ProblemError, documented, not_found
 from api.service import Here, SmallBody
 from hyperopt.store.baselines import Refused, StoredBaseline, accept, baseline_id, freeze, get_baseline, list_baselines
@@ -17,7 +17,7 @@ from hyperopt.store.profiles import get_summary
 router = APIRouter(prefix="/v1/baselines", tags=["baselines"], route_class=SmallBody)
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
-Told = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^[^\x00]+$")]
+Told = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")]
 BaselineId = Annotated[str, Path(description="baseline-...", max_length=64)]
 StaleAfter = Annotated[float, Query(gt=0, le=36500, description="Days after which a baseline is stale")]
 IfMatch = Annotated[str | None, Header(description="The ETag of the baseline that is to change")]
@@ -72,7 +72,7 @@ class AcceptAsked(BaseModel):
     who: Told
     why: Told
     check: str | None = Field(None, max_length=64, description="Of this profile against the present baseline")
-    accept_regression: bool = Field(False, description="Although that check found a regression")
+    accept_regression: bool = Field(False, description="Although a check of it found a regression")
 
 
 class FreezeAsked(BaseModel):
@@ -120,7 +120,10 @@ def fetch(id: BaselineId, response: Response, here: Here, stale_after_days: Stal
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": BaselineShown, "description": "Replaced"}, **documented(400, 409, 412, 413, 422, 428)},
+    responses={
+        200: {"model": BaselineShown, "description": "Replaced"},
+        **documented(400, 409, 412, 413, 415, 422, 428),
+    },
 )
 def make(
     asked: AcceptAsked,
@@ -131,6 +134,7 @@ def make(
 ) -> BaselineShown:
     """Accepts a profile: `If-None-Match: *` for the first of its kind, else `If-Match` with the present one's ETag."""
     expected = _expected(if_match, if_none_match)
+    beyond = [] if asked.accept_regression else regressed_by_default(here.database, asked.check, asked.profile)
     with here.database.write() as session:
         profile = get_summary(session, asked.profile)
         if profile is None:
@@ -147,6 +151,7 @@ def make(
                 expected=expected,
                 check=asked.check,
                 regression=asked.accept_regression,
+                beyond=beyond,
             )
         except Refused as refused:
             raise _refused(refused, baseline_id(profile, asked.branch)) from refused
@@ -156,16 +161,12 @@ def make(
     return _shown(found, 30)
 
 
-@router.patch("/{id}", responses=documented(400, 404, 409, 412, 413, 422, 428))
-def hold(
-    id: BaselineId, asked: FreezeAsked, response: Response, here: Here, if_match: IfMatch = None
-) -> BaselineShown:
+@router.patch("/{id}", responses=documented(400, 404, 409, 412, 413, 415, 422, 428))
+def hold(id: BaselineId, asked: FreezeAsked, response: Response, here: Here, if_match: IfMatch = None) -> BaselineShown:
     """Freezes or thaws a baseline."""
     with here.database.write() as session:
         try:
-            found = freeze(
-                session, id, asked.frozen, who=asked.who, why=asked.why, expected=_expected(if_match, None)
-            )
+            found = freeze(session, id, asked.frozen, who=asked.who, why=asked.why, expected=_expected(if_match, None))
         except Refused as refused:
             raise _refused(refused, id) from refused
     if found is None:

@@ -89,7 +89,7 @@ class UseAsked(BaseModel):
 @router.post(
     "",
     status_code=202,
-    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 422)},
+    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 415, 422)},
 )
 def train(asked: TrainAsked, response: Response, here: Here) -> Job:
     """Queues a training on all that the project has measured; the same data are not trained on twice."""
@@ -158,7 +158,7 @@ def document(id: ModelId, here: Here) -> Response:
     return Response(gzip.decompress(found.data), media_type="application/json", headers=headers)
 
 
-@router.post("/{id}/use", responses=documented(400, 404, 412, 413, 422, 428))
+@router.post("/{id}/use", responses=documented(400, 404, 412, 413, 415, 422, 428))
 def use(
     id: ModelId,
     asked: UseAsked,

@@ -165,7 +165,7 @@ def _prediction(id: str, asked: str | None, level: float, here: Service) -> Pred
     status_code=201,
     responses={
         200: {"model": MeasurementShown, "description": "Stored before"},
-        **documented(400, 404, 409, 413, 422),
+        **documented(400, 404, 409, 413, 415, 422),
     },
 )
 def measured(id: PlanId, asked: MeasurementAsked, response: Response, here: Here) -> MeasurementShown:

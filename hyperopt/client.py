@@ -233,17 +233,55 @@ class Client:
         samples: Json | None = None,
     ) -> Json:
         """Judges a stored profile against another, None: against what was accepted on the branch. `policy` and
-        `samples` as in docs/reference/http.md."""
+        `samples` as in docs/reference/http.md.
+
+        With `must_fit_bytes` in the policy plans are solved for: waits for that, and raises `ServiceError` (status 0)
+        where it failed.
+        """
         asked: Json = {"candidate": candidate, "baseline": baseline, "branch": branch, "commit": commit}
         asked |= {"policy": policy or {}, "samples": samples}
-        return self._json("POST", "/v1/checks", json=asked)
+        answer = self._request("POST", "/v1/checks", json=asked)
+        if answer.status_code != 202:
+            kept: Json = answer.json()
+            return kept
+        job = self.wait(answer.json()["id"])
+        result = job["result"] or {}
+        if "check" not in result:
+            raise ServiceError(0, f"{job['id']} {job['state']}: {result.get('reason', 'no reason given')}")
+        return self.fetch_check(result["check"])
+
+    def checks(
+        self,
+        project: str | None = None,
+        branch: str | None = None,
+        model: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[Json]:
+        """Stored checks, newest first; `before`: id of the last one of the page before."""
+        asked = {"project": project, "branch": branch, "model": model, "limit": limit, "before": before}
+        params = {name: value for name, value in asked.items() if value is not None}
+        found: list[Json] = self._json("GET", "/v1/checks", params=params)["checks"]
+        return found
+
+    def history(
+        self, branch: str = "main", model: str | None = None, project: str | None = None, limit: int = 200
+    ) -> list[Json]:
+        """Where the figures of a branch changed, each kind of run for itself: docs/reference/http.md."""
+        asked = {"branch": branch, "model": model, "project": project, "limit": limit}
+        params = {name: value for name, value in asked.items() if value is not None}
+        found: list[Json] = self._json("GET", "/v1/history", params=params)["histories"]
+        return found
 
     def fetch_check(self, id: str) -> Json:
         return self._json("GET", f"/v1/checks/{id}")
 
-    def baselines(self, project: str | None = None, branch: str | None = None) -> list[Json]:
+    def baselines(
+        self, project: str | None = None, branch: str | None = None, stale_after_days: float = 30
+    ) -> list[Json]:
         """What branches are compared with; `frozen` and `stale` say which should be looked at."""
-        params = {name: value for name, value in (("project", project), ("branch", branch)) if value is not None}
+        asked = (("project", project), ("branch", branch), ("stale_after_days", stale_after_days))
+        params = {name: value for name, value in asked if value is not None}
         found: list[Json] = self._json("GET", "/v1/baselines", params=params)["baselines"]
         return found
 

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,7 +107,7 @@ def check(
     branch: Annotated[
         str | None, typer.Option(help="judge a stored candidate on the server against what was accepted there; kept")
     ] = None,
-    commit: Annotated[str, typer.Option(help="of the candidate, for --branch; kept")] = "",
+    commit: Annotated[str, typer.Option(help="of the candidate; kept in -o, and with --branch on the server")] = "",
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -121,13 +122,13 @@ def check(
     allowed = None if memory_threshold is None else threshold(memory_threshold)
     policy = Policy(allowed, tolerance_percent, Sensitivity(level=level), memory_only)
     if branch is not None:
-        if candidate is None or baseline is not None or must_fit is not None or self_test or memory_only:
-            problem = "takes --candidate and what it is judged by, and no --baseline, --must-fit, --self-test or "
-            problem += "--memory-only"
+        if candidate is None or baseline is not None or self_test:
+            problem = "takes --candidate and what it is judged by, and no --baseline or --self-test"
             raise typer.BadParameter(problem, param_hint="--branch")
         series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
-        found = _on_branch(candidate, branch, commit, policy, series, server)
-        return _emit(found, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
+        fit = {} if must_fit is None else _fit_asked(must_fit, max_slowdown_percent, tier_bytes, time_limit)
+        found, of = _on_branch(candidate, branch, commit, policy, series, server, fit)
+        return _emit(found, of, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
     both = _both(baseline, candidate, server, must_fit is not None)
     series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
     alone = sides.alone(candidate, server) if both is None and candidate is not None else None
@@ -149,7 +150,8 @@ def check(
         found = judged
     one = both.pair[1] if both else alone
     model = one.run.model if one else ""
-    return _emit(found, model, link, as_json, output, junit, markdown, bencher, action_benchmark)
+    of = {"commit": commit, "at": datetime.now(UTC).isoformat(timespec="seconds")} if commit else {}
+    return _emit(found, of, model, link, as_json, output, junit, markdown, bencher, action_benchmark)
 
 
 def _check_outputs(written: list[Path | None], read: list[Path]) -> None:
@@ -167,6 +169,7 @@ def _check_outputs(written: list[Path | None], read: list[Path]) -> None:
 
 def _emit(
     found: Check,
+    of: dict[str, str],
     model: str,
     link: str,
     as_json: bool,
@@ -176,8 +179,8 @@ def _emit(
     bencher: Path | None,
     action_benchmark: Path | None,
 ) -> int:
-    """Writes what was asked for, prints the verdict, and returns its exit code."""
-    document = msgspec.json.encode(found.document())
+    """Writes what was asked for, prints the verdict, and returns its exit code. `of`: commit, branch and time."""
+    document = msgspec.json.encode(found.document() | of)
     written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
     written.append((markdown, formats.markdown(found, link).encode()))
     written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
@@ -190,14 +193,23 @@ def _emit(
 
 
 def _on_branch(
-    candidate: str, branch: str, commit: str, policy: Policy, series: Samples | None, server: str | None
-) -> Check:
-    """The server's verdict, which it keeps; inconclusive where nothing was accepted yet."""
+    candidate: str,
+    branch: str,
+    commit: str,
+    policy: Policy,
+    series: Samples | None,
+    server: str | None,
+    fit: dict[str, Any],
+) -> tuple[Check, dict[str, str]]:
+    """The server's verdict, which it keeps, and what it is of. `fit`: of the policy, what is to be solved."""
     from hyperopt.client import ServiceError
 
     asked: dict[str, Any] = {"tolerance_percent": policy.tolerance_percent, "level": policy.sensitivity.level}
+    if policy.memory_only:
+        asked["memory_only"] = True
     if policy.memory is not None:
         asked |= {"memory_bytes": policy.memory.bytes, "memory_percent": policy.memory.percent}
+    asked |= fit
     with answers(server) as service:
         told = None if series is None else msgspec.to_builtins(series)
         try:
@@ -205,9 +217,22 @@ def _on_branch(
         except ServiceError as refused:
             if not refused.type.endswith("no-baseline"):  # a new branch, or a new version of the framework
                 raise
-            return nothing_to_compare(str(refused))
+            return nothing_to_compare(str(refused)), {}
     say(f"{kept['id']}: {candidate} against {kept['baseline']}, which {branch} is compared with")
-    return msgspec.convert(kept["result"], Check)
+    of = {"check": kept["id"], "branch": branch, "commit": commit, "at": kept["created_at"]}
+    return msgspec.convert(kept["result"], Check), of
+
+
+def _fit_asked(must_fit: str, slowdown: float, tier_bytes: list[str] | None, time_limit: float) -> dict[str, Any]:
+    """The limit as a server's policy says it."""
+    tiers = {}
+    for text in tier_bytes or ():
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise typer.BadParameter(f"{text!r} is not NAME=BYTES", param_hint="--tier-bytes")
+        tiers[name] = int(size)
+    limit: dict[str, Any] = {"must_fit_bytes": _limit(must_fit), "max_slowdown_percent": slowdown}
+    return limit | {"tiers": tiers, "time_limit_s": time_limit}
 
 
 def _both(baseline: str | None, candidate: str | None, server: str | None, alone: bool) -> Sides | None:

@@ -10,6 +10,7 @@ Profiles of another kind have another baseline, or none, and are never compared 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
@@ -18,7 +19,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from hyperopt.store.checks import count_checks, get_check
+from hyperopt.store.checks import count_checks, get_check, regressions
 from hyperopt.store.profiles import ProfileSummary
 from hyperopt.store.tables import Acceptance, Baseline, Project, now
 
@@ -118,12 +119,13 @@ def accept(
     expected: str | None,
     check: str | None = None,
     regression: bool = False,
+    beyond: Sequence[str] = (),
 ) -> StoredBaseline:
     """Makes a stored profile the baseline of its kind.
 
     `expected`: the etag of the baseline that it replaces, None where there is none yet. `check`: of this profile
-    against that baseline; needed where there is one. `regression`: the check's regression is accepted with it.
-    Raises `Refused`.
+    against that baseline; needed where there is one. `regression`: what any check of it against that baseline found is
+    accepted with it, and so is `beyond`: what only that check's own policy let pass. Raises `Refused`.
     """
     id = baseline_id(profile, branch)
     current = get_baseline(session, id)
@@ -131,7 +133,7 @@ def accept(
     if current is not None:
         if current.frozen:
             raise Refused("frozen", f"{id} is frozen", "thaw it first, and say why")
-        _sound(session, current, profile, check, regression)
+        _sound(session, current, profile, check, regression, beyond)
     if current is None:
         model, device, framework, framework_version, mode, rank, world_size = _kind(profile)
         project = session.scalars(select(Project.id).where(Project.name == profile.project)).one()
@@ -174,21 +176,37 @@ def _expect(current: StoredBaseline | None, expected: str | None) -> None:
 
 
 def _sound(
-    session: Session, current: StoredBaseline, profile: ProfileSummary, check: str | None, regression: bool
+    session: Session,
+    current: StoredBaseline,
+    profile: ProfileSummary,
+    check: str | None,
+    regression: bool,
+    beyond: Sequence[str],
 ) -> None:
-    """A profile replaces a baseline only after it was checked against it."""
+    """A profile replaces a baseline only after it was checked against it, and no check said that it regressed.
+
+    All of them count, not the one that is named: a second check with a wider tolerance or fewer metrics proves nothing
+    against the first.
+    """
     found = get_check(session, check) if check is not None else None
     if found is None or (found.baseline, found.candidate) != (current.profile, profile.id):
         problem = f"{profile.id} was not checked against {current.profile}" + (f" by {check}" if check else "")
         raise Refused("unchecked", problem, "check it: POST /v1/checks, and name that check")
-    if found.verdict == "regression" and not regression:
-        reason = f"{check} found a regression: {'; '.join(found.result.get('reasons', ()))}"
-        raise Refused("regressed", reason, "mend it, or accept the regression explicitly, and say why")
+    if regression:
+        return
+    remedy = "mend it, or accept the regression explicitly, and say why"
+    if bad := regressions(session, current.profile, profile.id):
+        id = found.id if found.id in bad else bad[-1]
+        told = get_check(session, id)
+        reasons = "; ".join(told.result.get("reasons", ())) if told else ""
+        others = f" ({len(bad)} checks of it did)" if len(bad) > 1 else ""
+        raise Refused("regressed", f"{id} found a regression{others}: {reasons}", remedy)
+    if beyond:
+        reason = f"{check} passes by its own policy only; by the default one it regressed: {'; '.join(beyond)}"
+        raise Refused("regressed", reason, remedy)
 
 
-def _act(
-    session: Session, id: str, act: Act, profile: str, check: str | None, who: str, why: str
-) -> StoredBaseline:
+def _act(session: Session, id: str, act: Act, profile: str, check: str | None, who: str, why: str) -> StoredBaseline:
     row = session.get_one(Baseline, id)
     row.version += 1
     version = row.version

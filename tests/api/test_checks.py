@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import zstandard
 
 from hyperopt.profile import Profile
 from hyperopt.store.tables import now
@@ -112,6 +114,65 @@ def test_a_regression_becomes_the_baseline_only_by_name(http: httpx.Client, fres
     assert accept(http, worse, branch, seen, check=failed["id"], accept_regression=True).status_code == 200
 
 
+def test_a_second_check_does_not_launder_the_first(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    """A wider policy, fewer metrics, another branch's name: what any check found against the baseline stands."""
+    first, worse, slow = stored(http, fresh()), stored(http, grown(fresh(), 0, MIB)), stored(http, fresh())
+    seen = {"If-Match": accept(http, first, branch, NEW).headers["etag"]}
+    wide = check(http, worse, branch=branch, policy={"memory_percent": 1e6})
+    assert wide["verdict"] == "pass"
+    refused = accept(http, worse, branch, seen, check=wide["id"])  # though no other check was ever made
+    assert refused.status_code == 409 and "by its own policy only" in refused.json()["detail"]
+
+    series = msgspec.to_builtins(samples(noisy(0, 10, 1.5)))
+    failed = check(http, slow, baseline=first, branch=f"{branch}-of-ada", samples=series)
+    without = check(http, slow, branch=branch)
+    assert (failed["verdict"], without["verdict"]) == ("regression", "pass")
+    refused = accept(http, slow, branch, seen, check=without["id"])
+    assert refused.status_code == 409 and failed["id"] in refused.json()["detail"]
+    assert refused.json()["type"].endswith("baseline-regressed")
+    assert accept(http, slow, branch, seen, check=without["id"], accept_regression=True).status_code == 200
+
+
+def test_checks_are_listed_page_by_page_and_their_history_is_told(
+    http: httpx.Client, fresh: Fresh, branch: str
+) -> None:
+    first = stored(http, fresh(model="listed"))
+    made = []
+    for i in range(6):
+        candidate = stored(http, grown(fresh(model="listed"), 0, MIB * (i >= 3)))
+        made.append(check(http, candidate, baseline=first, branch=branch, commit=f"c{i}"))
+    made.append(check(http, made[-1]["candidate"], baseline=first, branch=branch, commit="c5"))  # once more
+    other = check(http, stored(http, fresh(model="other")), baseline=first, branch=branch)
+
+    listed: list[Json] = []
+    page: Json = {"next": None}
+    while "next" in page:
+        asked: Json = {"branch": branch, "limit": 3} | ({"before": page["next"]} if page["next"] else {})
+        page = {name: value for name, value in http.get("/v1/checks", params=asked).json().items() if value is not None}
+        listed += page["checks"]
+    assert [one["id"] for one in listed] == [other["id"], *(one["id"] for one in made[::-1])]
+    assert (listed[1]["commit"], listed[1]["model"], listed[1]["verdict"]) == ("c5", "listed", "regression")
+    assert listed[1]["created_at"] and listed[1]["reason"].startswith("replayed peak")
+    of_model = http.get("/v1/checks", params={"branch": branch, "model": "other"}).json()
+    assert [one["id"] for one in of_model["checks"]] == [other["id"]] and of_model.get("next") is None
+
+    told = http.get("/v1/history", params={"branch": branch}).json()
+    by_model = {one["model"]: one for one in told["histories"]}
+    assert by_model["listed"]["checks"] == 6 and by_model["other"]["changes"] == []
+    (found,) = [one for one in by_model["listed"]["changes"] if one["series"] == "replayed peak"]
+    assert (found["kind"], found["before"], found["after"], found["p"]) == ("exact", "c2", "c3", 0)
+    assert http.get("/v1/history", params={"branch": "nowhere"}).json()["histories"] == []
+    assert http.get("/v1/history", params={"limit": 0}).json()["field"] == "query.limit"
+
+
+@pytest.mark.parametrize("text", [" ", "\n", "\u3000 \t", ""])
+def test_who_and_why_are_said(http: httpx.Client, fresh: Fresh, branch: str, text: str) -> None:
+    id = stored(http, fresh())
+    for field in ("who", "why"):
+        refused = accept(http, id, branch, NEW, **{field: text})
+        assert refused.status_code == 422 and refused.json()["field"] == f"$.{field}"
+
+
 def test_frozen_and_stale_baselines_are_reported(
     http: httpx.Client, fresh: Fresh, branch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +217,25 @@ def test_bad_requests_are_named_by_field(http: httpx.Client, fresh: Fresh, asked
     assert answer.status_code == 422 and answer.json()["field"] == field
 
 
+def test_a_request_may_be_compressed_and_says_that_it_is_json(http: httpx.Client, fresh: Fresh) -> None:
+    id = stored(http, fresh())
+    body = msgspec.json.encode({"candidate": id, "baseline": id})
+    kind = {"Content-Type": "application/json"}
+    for packed, encoding in ((gzip.compress(body), "gzip"), (zstandard.compress(body), "zstd")):
+        for headers in (kind, {**kind, "Content-Encoding": encoding}):
+            assert http.post("/v1/checks", content=packed, headers=headers).status_code == 201
+    for content, headers, status, field in (
+        (body, {}, 415, "header.content-type"),
+        (body, {"Content-Type": "text/plain"}, 415, "header.content-type"),
+        (body, {**kind, "Content-Encoding": "br"}, 415, "header.content-encoding"),
+        (body, {**kind, "Content-Encoding": "gzip"}, 400, "$"),
+        (gzip.compress(b" " * (2 << 20)), kind, 422, "$"),
+        (gzip.compress(body)[:-9], kind, 422, "$"),
+    ):
+        answer = http.post("/v1/checks", content=content, headers=headers)
+        assert answer.status_code == status and answer.json()["field"] == field
+
+
 def test_what_is_not_there_is_404(http: httpx.Client) -> None:
     assert http.get("/v1/checks/check-0").status_code == http.get("/v1/baselines/baseline-0").status_code == 404
     asked = {"frozen": True, "who": "a", "why": "b"}
@@ -176,3 +256,6 @@ def test_the_client_does_the_same(server: str, fresh: Fresh, branch: str) -> Non
         free = service.freeze(made["id"], False, who="ada", why="go", etag=held["etag"])
         moved = service.accept(second, who="ada", why="x", branch=branch, etag=free["etag"], check=found["id"])
         assert service.baselines(branch=branch) == [moved]
+        assert [one["id"] for one in service.checks(branch=branch)] == [found["id"]]
+        (told,) = service.history(branch)
+        assert told["checks"] == 1 and told["changes"] == []

@@ -86,6 +86,8 @@ def test_a_branch_has_what_was_accepted_on_it(cli: Cli, server: str, tmp_path: P
     assert cli.out.startswith("regression: replayed peak") and first in cli.err and "failure" in (
         tmp_path / "junit.xml"
     ).read_text()
+    kept = msgspec.json.decode((tmp_path / "check.json").read_bytes())
+    assert (kept["check"], kept["branch"], kept["commit"]) == (check, "next", "1f") and kept["at"]
     assert cli(*asked, "--memory-threshold", "5") == 0
     assert cli("baselines", "--branch", "next", *at, "--json") == 0
     (etag,) = (one["etag"] for one in cli.answer)
@@ -94,3 +96,24 @@ def test_a_branch_has_what_was_accepted_on_it(cli: Cli, server: str, tmp_path: P
     assert cli(*replacing) == 64 and "regression" in cli.err
     assert cli(*replacing, "--accept-regression", "--json") == 0 and cli.answer["profile"] == second
     assert cli(*asked, "--baseline", first) == 64
+
+    assert cli("history", "--branch", "next", *at) == 0 and "branch, " in cli.out and "no change" in cli.out
+    assert cli("history", "--branch", "next", *at, "--json") == 0 and cli.answer[0]["checks"] == 1
+    assert cli("history", "--branch", "nowhere", *at) == 0 and "no checks" in cli.out
+    assert cli("history") == cli("history", tmp_path / "check.json", "--branch", "next") == 64
+
+
+def test_baselines_are_frozen_and_thawed_and_marked_as_stale(cli: Cli, server: str) -> None:
+    with Client(server) as service:
+        id = str(service.upload(encoded(worked_example(name="held", model="held")))["id"])
+    at, by = ("--server", server, "--json"), ("--who", "grace", "--why", "release")
+    assert cli("accept", id, "--branch", "held", *by, *at) == 0
+    held, etag = cli.answer["id"], cli.answer["etag"]
+    assert cli("freeze", held, *by, "--etag", "0", *at) == 64 and "not the one you saw" in cli.err
+    assert cli("freeze", held, "--who", " ", "--why", "x", "--etag", etag, *at) == 64 and "$.who" in cli.err
+    assert cli("freeze", held, *by, "--etag", etag, *at) == 0 and cli.answer["frozen"]
+    frozen = cli.answer["etag"]
+    assert cli("baselines", "--branch", "held", "--server", server) == 0
+    assert ", frozen" in cli.out and f"{held}, etag {frozen}" in cli.out and "stale" not in cli.out
+    assert cli("baselines", "--branch", "held", "--stale-after-days", "0.000001", *at) == 0 and cli.answer[0]["stale"]
+    assert cli("thaw", held, *by, "--etag", frozen, *at) == 0 and not cli.answer["frozen"]

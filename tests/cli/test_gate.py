@@ -214,4 +214,8 @@ def test_the_history_of_a_branch_names_the_commits_around_a_change(cli: Cli, tmp
     assert (found["series"], found["before"], found["after"]) == ("step 0", "commit08", "commit09")
     assert cli("history", *answers) == 0 and "between commit08 and commit09" in cli.out
     assert cli("history", *answers[:5]) == 0 and cli.out.startswith("no change")
+    renamed = tmp_path / "named.json"
+    assert cli("check", "--samples", tmp_path / "samples.json", "--commit", "1f3c", "-o", renamed) == 1
+    assert json.loads(renamed.read_text())["commit"] == "1f3c" and "at" in json.loads(renamed.read_text())
+    assert cli("history", *answers[:9], *[renamed] * 7) == 0 and "between commit08 and 1f3c" in cli.out
     assert cli("history", tmp_path / "samples.json") == 64 and cli.err.startswith("hyperopt: samples.json")

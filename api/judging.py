@@ -1,0 +1,219 @@
+"""Judging stored profiles: what is asked of a check, and what is kept of it.
+
+The endpoint does it at once; where a limit must be solved for, a job does (`api.work`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated, Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from api.problems import ProblemError
+from hyperopt import profile as profiles
+from hyperopt.gate import Policy, Sensitivity, Threshold, samples, with_fit
+from hyperopt.gate import check as judge
+from hyperopt.gate.fit import Fit, Requirement
+from hyperopt.gate.samples import Samples
+from hyperopt.gate.throughput import (
+    DEFAULT_BEYOND_PERCENT,
+    DEFAULT_LEVEL,
+    DEFAULT_POWER,
+    DEFAULT_TOLERANCE_PERCENT,
+)
+from hyperopt.profile import Profile
+from hyperopt.store import Database
+from hyperopt.store.baselines import StoredBaseline, baseline_id, get_baseline
+from hyperopt.store.checks import get_check, get_samples
+from hyperopt.store.profiles import ProfileSummary, get_document, get_summary
+
+KIND = "check"
+"""Of jobs that end with a check."""
+
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+ProfileId = Annotated[str, Field(max_length=64, description="Id of a stored profile")]
+Branch = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
+Percent = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class PolicyAsked(BaseModel):
+    """What is allowed. It travels with the request, so that it is versioned with the code that it judges."""
+
+    model_config = _STRICT
+
+    memory_bytes: Annotated[int | None, Field(ge=0, le=2**53, description="Growth of the replayed peak")] = None
+    memory_percent: Annotated[
+        Percent | None, Field(description="The same in percent of the baseline's; the larger of the two counts")
+    ] = None
+    tolerance_percent: Annotated[Percent, Field(description="How much worse a metric may become")] = (
+        DEFAULT_TOLERANCE_PERCENT
+    )
+    level: Annotated[float, Field(ge=1e-6, le=0.5, description="Chance of a false alarm at the tolerance")] = (
+        DEFAULT_LEVEL
+    )
+    beyond_percent: Annotated[
+        float, Field(gt=0, le=1e6, description="Beyond the tolerance, to be found with the chance `power`")
+    ] = DEFAULT_BEYOND_PERCENT
+    power: Annotated[float, Field(gt=0.5, lt=1)] = DEFAULT_POWER
+    memory_only: Annotated[bool, Field(description="Times are shown and not judged")] = False
+    must_fit_bytes: Annotated[
+        int | None, Field(ge=0, le=2**53, description="HBM that the candidate must fit in, by itself or with a plan")
+    ] = None
+    max_slowdown_percent: Annotated[
+        Percent, Field(description="For must_fit_bytes: what a plan may cost, over the step without a limit")
+    ] = 0.0
+    tiers: Annotated[
+        dict[str, Annotated[int, Field(ge=0, le=2**53)]],
+        Field(description="For must_fit_bytes: bytes of other tiers; what is left out is the device's"),
+    ] = {}
+    time_limit_s: Annotated[float, Field(gt=0, description="For must_fit_bytes: seconds of solving a profile")] = 60.0
+    stale_after_days: Annotated[float, Field(gt=0, le=36500, description="An older baseline is noted as stale")] = 30
+
+
+class CheckAsked(BaseModel):
+    """A profile to judge. `baseline` null: what was accepted for its kind on `branch`."""
+
+    model_config = _STRICT
+
+    candidate: ProfileId
+    baseline: ProfileId | None = None
+    branch: Branch = "main"
+    commit: str = Field("", max_length=200, pattern=r"^[^\x00-\x1f]*$", description="Of the candidate; kept")
+    policy: PolicyAsked = PolicyAsked()
+    samples: dict[str, Any] | None = Field(None, description="A hyperopt.samples/1 document")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Whom a request is about. `accepted`: the baseline of the branch, where none was named."""
+
+    candidate: ProfileSummary
+    baseline: ProfileSummary
+    accepted: StoredBaseline | None
+
+
+def sides(database: Database, asked: CheckAsked) -> Sides:
+    """Raises `ProblemError` for a profile that is not stored, and where nothing was accepted."""
+    with database.read() as session:
+        candidate = get_summary(session, asked.candidate)
+        if candidate is None:
+            raise _unknown("$.candidate", asked.candidate)
+        accepted = None
+        against = asked.baseline
+        if against is None:
+            accepted = get_baseline(session, baseline_id(candidate, asked.branch))
+            if accepted is None:
+                raise _no_baseline(candidate, asked.branch)
+            against = accepted.profile
+        baseline = get_summary(session, against)
+        if baseline is None:
+            raise _unknown("$.baseline", against)
+    return Sides(candidate, baseline, accepted)
+
+
+def series_of(asked: CheckAsked) -> Samples | None:
+    """The samples of a request. Raises `DocumentError`."""
+    return None if asked.samples is None else _series(asked.samples)
+
+
+Solver = Callable[[str, Profile, Requirement], Fit]
+"""Of a stored profile's id and the profile: does it fit?"""
+
+
+def judged(database: Database, asked: CheckAsked, fit: Solver | None = None) -> dict[str, Any]:
+    """The verdict, as `put_check` keeps it; `fit` is asked where the policy has a limit. The baseline of the branch
+    stays what it is."""
+    about = sides(database, asked)
+    series = series_of(asked)
+    before, after = _profile(database, about.baseline.id), _profile(database, about.candidate.id)
+    found = judge(before, after, _policy(asked.policy), series)
+    if asked.policy.must_fit_bytes is not None and fit is not None:
+        policy = asked.policy
+        required = Requirement(asked.policy.must_fit_bytes, policy.max_slowdown_percent, policy.tiers or None)
+        own = fit(about.candidate.id, after, required)
+        found = with_fit(found, own, None if about.baseline.timing_only else fit(about.baseline.id, before, required))
+    result = found.document()
+    result["notes"] = [*result["notes"], *_age(about.accepted, asked.policy.stale_after_days)]
+    return {
+        "branch": asked.branch,
+        "commit": asked.commit,
+        "baseline": about.baseline.id,
+        "candidate": about.candidate.id,
+        "policy": asked.policy.model_dump(),
+        "samples": asked.samples,
+        "verdict": found.verdict,
+        # As it will be read again: tuples are lists, and infinities would not be JSON.
+        "result": msgspec.json.decode(msgspec.json.encode(result)),
+    }
+
+
+def regressed_by_default(database: Database, check: str | None, candidate: str) -> list[str]:
+    """What the default policy finds against a run that a stored check of it let pass; empty without such a check.
+
+    The policy of a check comes with its request, so a wide one must not be what makes a baseline.
+    """
+    with database.read() as session:
+        found = None if check is None else get_check(session, check)
+        if found is None or found.candidate != candidate or found.verdict == "regression":
+            return []
+        given = get_samples(session, found.id)
+    series = None if given is None else _series(given)
+    strict = judge(_profile(database, found.baseline), _profile(database, found.candidate), None, series)
+    return list(strict.reasons) if strict.verdict == "regression" else []
+
+
+def _policy(asked: PolicyAsked) -> Policy:
+    memory = None
+    if asked.memory_bytes is not None or asked.memory_percent is not None:
+        memory = Threshold(asked.memory_bytes or 0, asked.memory_percent or 0.0)
+    sensitivity = Sensitivity(asked.level, asked.beyond_percent, asked.power)
+    return Policy(memory, asked.tolerance_percent, sensitivity, asked.memory_only)
+
+
+def _series(given: dict[str, Any]) -> Samples:
+    found, _ = samples.load(msgspec.json.encode(given))
+    return found
+
+
+def _profile(database: Database, id: str) -> Profile:
+    with database.read() as session:
+        stored = get_document(session, id)
+    assert stored is not None
+    return profiles.load(stored.data)[0]
+
+
+def _age(accepted: StoredBaseline | None, stale_after_days: float) -> list[str]:
+    """What to know of the baseline beside its figures."""
+    notes = []
+    if accepted and accepted.frozen:
+        last = accepted.history[0]
+        notes.append(f"the baseline is frozen, by {last.who}: {last.why}")
+    if accepted and accepted.stale(timedelta(days=stale_after_days)):
+        notes.append(
+            f"the baseline is stale: accepted {accepted.accepted_at.date()}, {accepted.checks} checks ago; "
+            "accept a newer run, or say why not"
+        )
+    return notes
+
+
+def _unknown(field: str, id: str) -> ProblemError:
+    detail = f"there is no profile {id}"
+    return ProblemError(
+        422, "unknown-profile", "Unknown profile", detail, field=field, remedy="upload it: POST /v1/profiles"
+    )
+
+
+def _no_baseline(candidate: ProfileSummary, branch: str) -> ProblemError:
+    kind = f"{candidate.model or 'this model'}, {candidate.framework} {candidate.framework_version}".strip()
+    return ProblemError(
+        409,
+        "no-baseline",
+        "No baseline",
+        f"nothing was accepted on {branch} for {kind} on this device: {candidate.id} has nothing to be compared with",
+        field="$.baseline",
+        remedy="name a profile, or accept one: POST /v1/baselines",
+    )
