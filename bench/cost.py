@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from bench.cost_rivals import RIVALS
 from hyperopt import profile as profiles
@@ -32,13 +33,14 @@ from hyperopt.cost import model as models
 from hyperopt.cost.features import F64, Rows, Samples, joined, rows_of, samples_of
 from hyperopt.cost.folds import folds
 from hyperopt.cost.work import Table
-from hyperopt.profile import Profile
+from hyperopt.profile import Operator, Profile
 
 OUT = Path("build/bench")
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 QWEN = "ascend_qwen3_pp2_dp2"
 OURS = "ours"
 LEVEL = 0.9
+Mask = npt.NDArray[np.bool_]
 HALF, COVERED = 0.5, (0.85, 0.95)
 
 
@@ -47,12 +49,17 @@ def read(path: Path) -> Profile:
 
 
 def evaluate(train: Rows, test: Samples) -> dict[str, F64]:
-    """Predictions of every rival for the samples, and of ours with its interval."""
+    """Predictions of every rival for the samples, and of ours with its intervals: of the samples, which are medians,
+    and of single executions. `seen`: whether ours has met the signature."""
     samples = samples_of(train)
     found = {name: rival(samples, test.signatures) for name, rival in RIVALS.items()}
     model = models.fit(train)
-    ours = model.predict(test.signatures, test.context, LEVEL)
-    return found | {OURS: ours.us, "low": ours.low, "high": ours.high}
+    ours = model.predict(test.signatures, test.context, LEVEL, test.times)
+    single = model.predict(test.signatures, test.context, LEVEL)
+    return found | {
+        OURS: ours.us, "low": ours.low, "high": ours.high, "single low": single.low, "single high": single.high,
+        "seen": (ours.source == models.SEEN).astype(float),
+    }  # fmt: skip
 
 
 def shapes_held_out(rows: Rows) -> tuple[Samples, dict[str, F64]]:
@@ -87,11 +94,18 @@ def summary(samples: Samples, found: dict[str, F64]) -> dict[str, Any]:
         "groups": len(set(samples.signatures.groups)),
         "rivals": rows,
         "covered": float(inside[known].mean()) if known.any() else None,
+        "covered_seen": _share(inside, known & (found["seen"] > 0)),
+        "covered_new": _share(inside, known & (found["seen"] == 0)),
         "without_interval": int((~known).sum()),
         "ratio": rows[OURS]["median"] / rows["roofline alone"]["median"],
         "best": min(rows, key=lambda name: rows[name]["median"]),
         "families": families,
     }
+
+
+def _share(inside: Mask, chosen: Mask) -> tuple[float, int] | None:
+    """Of how many which part is inside; None without any."""
+    return (float(inside[chosen].mean()), int(chosen.sum())) if chosen.any() else None
 
 
 def told(name: str, result: dict[str, Any]) -> Iterator[str]:
@@ -108,6 +122,9 @@ def told(name: str, result: dict[str, Any]) -> Iterator[str]:
         verdicts.append(
             f"90 % intervals hold {result['covered']:.1%} ({'ok' if fits else 'MISSED'}, wanted 85 to 95 %)"
         )
+    for name, what in (("covered_seen", "remembered"), ("covered_new", "new")):
+        if result[name] is not None and result["covered_seen"] is not None:
+            verdicts.append(f"{result[name][0]:.1%} of the {result[name][1]} {what} ones")
     if "covered_executions" in result:
         verdicts.append(f"and {result['covered_executions']:.1%} of {result['executions']} single executions")
     if result["without_interval"]:
@@ -161,36 +178,74 @@ def devices(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]
         known = rows.only(rows.us > 0)
         place = {key: i for i, key in enumerate(samples.signatures.keys)}
         of = np.array([place.get(key, -1) for key in known.signatures.keys])[known.signature]
-        inside = (found["low"][of] <= known.us) & (known.us <= found["high"][of])
+        inside = (found["single low"][of] <= known.us) & (known.us <= found["single high"][of])
         result = summary(samples, found) | {"covered_executions": float(inside.mean()), "executions": len(of)}
         yield f"{both.device}, rank {rank} held out", result
 
 
-def speed(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds to predict 100,000 operators: a step that repeats its layers, and one in which no shape comes twice."""
-    from hyperopt.profile import Operator
+COUNT = 100_000
 
+
+def speed(options: argparse.Namespace) -> dict[str, Any]:
+    """Seconds to predict 100,000 operators, from profile to intervals: a step that repeats its layers, sums of which no
+    two have one shape, and the sweep's kinds of operators of which no two are alike. Fastest of three."""
     table = Table.load()
     measured = read(options.calibration)
     model = models.fit(rows_of(measured, table))
     own = [o for o in measured.operators if o.stream == "compute"]
-    repeated = tuple(own[i % len(own)] for i in range(100_000))
-    different = tuple(
-        Operator(
-            type="Add", duration_us=1.0, shapes=((i + 8, 64),) * 3, dtypes=("float32",) * 3, inputs=2, phase="forward"
-        )
-        for i in range(100_000)
-    )
+    shapes = (((i + 8, 64),) * 3 for i in range(COUNT))
     found = {}
-    for name, operators in (("layers repeat", repeated), ("all different", different)):
-        profile = Profile(operators=operators, storages=())
-        begin = time.perf_counter()
-        rows = rows_of(profile, table)
-        context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-        context[rows.signature] = rows.context
-        model.predict(rows.signatures, context).of(rows.signature)
-        found[name] = {"seconds": time.perf_counter() - begin, "signatures": len(rows.signatures.keys)}
+    for name, operators in (
+        ("layers repeat", [own[i % len(own)] for i in range(COUNT)]),
+        ("sums, all different", [_operator("Add", each, 2) for each in shapes]),
+        ("all kinds, all different", _all_different(COUNT)),
+    ):
+        profile = Profile(operators=tuple(operators), storages=())
+        seconds = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            rows = rows_of(profile, table)
+            context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
+            context[rows.signature] = rows.context
+            model.predict(rows.signatures, context).of(rows.signature)
+            seconds.append(time.perf_counter() - begin)
+        found[name] = {
+            "seconds": min(seconds), "all": seconds, "signatures": len(rows.signatures.keys), "predicted": len(rows.us),
+        }  # fmt: skip
     return found
+
+
+def _operator(type: str, shapes: tuple[tuple[int, ...], ...], inputs: int) -> Operator:
+    return Operator(
+        type=type, duration_us=1.0, shapes=shapes, dtypes=("float32",) * len(shapes), inputs=inputs, phase="forward"
+    )
+
+
+TYPES = {
+    "matmul": "MatMul", "batch_matmul": "BatchMatMul", "layer_norm": "LayerNorm", "softmax": "Softmax",
+    "log_softmax": "LogSoftmax", "embedding": "Gather", "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div",
+    "maximum": "Maximum", "pow": "Pow", "less": "Less", "equal": "Equal", "addn": "AddN", "exp": "Exp", "neg": "Neg",
+    "sqrt": "Sqrt", "log": "Log", "tanh": "Tanh", "sigmoid": "Sigmoid", "gelu": "GeLU", "relu": "ReLU", "silu": "SiLU",
+    "square": "Square", "abs": "Abs", "rsqrt": "Rsqrt", "reciprocal": "Reciprocal", "cast": "Cast", "sum": "ReduceSum",
+    "mean": "ReduceMean", "max": "ReduceMax", "transpose": "Transpose", "concat": "Concat", "slice": "Slice",
+    "tile": "Tile",
+}  # fmt: skip
+"""Of the sweep's kinds that are one operator."""
+
+
+def _all_different(count: int) -> list[Operator]:
+    """Operators as the sweep draws them, of other seeds than its own; no two alike."""
+    from profiler.calibrate.sweep import items
+
+    found: dict[tuple[object, ...], Operator] = {}
+    seed = 1000
+    while len(found) < count:
+        for item in items(seed):
+            if item.kind in TYPES:
+                shapes = (*item.shapes, item.output)
+                found[item.kind, shapes] = _operator(TYPES[item.kind], shapes, len(item.shapes))
+        seed += 1
+    return list(found.values())[:count]
 
 
 def main() -> None:

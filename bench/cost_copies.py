@@ -7,13 +7,14 @@ A step without moves took 1.972 s in the median; with all 16 dies of a node copy
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hyperopt import profile as profiles
-from hyperopt.cost.analytic import fit_link
+from hyperopt.cost.analytic import UNSHARED, Link, fit_link
 from hyperopt.cost.features import F64, rows_of
 from hyperopt.cost.model import LINK
 from hyperopt.cost.work import Table
@@ -51,15 +52,21 @@ def this_cpu(calibration: Path) -> dict[str, Any]:
             "size_held_out": float(np.median(np.abs(off))),
             "size_held_out_p90": float(np.quantile(np.abs(off), 0.9)),
             "crowd_held_out": float(np.median(np.abs(ahead))) if len(ahead) else None,
-            "link": [link.latency_us, link.alone, link.capacity, link.near_bytes, link.near],
+            "link": asdict(link),
         }
         row = found[way]
         print(
             f"{way}: {len(us)} copies; size held out {row['size_held_out']:.1%} in the median (90th "
             f"{row['size_held_out_p90']:.1%}); 3 and more at a time held out {row['crowd_held_out']:.1%}; "
-            f"alone {link.alone / 1e3:.1f} GB/s, all together {link.capacity / 1e3:.1f} GB/s"
+            f"{len(link.nearer) + 1} classes of size; largest: alone {link.alone / 1e3:.1f} GB/s, {_together(link)}"
         )
     return found
+
+
+def _together(link: Link) -> str:
+    if link.capacity >= link.alone * UNSHARED:
+        return "no limit seen for all together"
+    return f"all together {link.capacity / 1e3:.1f} GB/s"
 
 
 def sweep() -> dict[str, Any]:

@@ -1,12 +1,11 @@
 """The demo model's step at a size that the cost model has not seen: measured against predicted.
 
-Each size is measured in processes of its own, the sizes in turn, several rounds: kernels under MindSpore's profiler and
-the step by the clock, of both the typical time (`profiler.calibrate.child.typical`). One size is held out at a time:
-the cost model learns from the sweep and from the kernels of all others, predicts every kernel of the one held out, and
+Each size is measured in processes of its own, the sizes in turn, several rounds: kernels under MindSpore's profiler,
+the step by the clock, of both the typical time (`profiler.calibrate.child.typical`), and of the rounds the shorter:
+what else runs only adds. One size is held out at a time; what running inside a step changes, and what lies
+between kernels, is learned from all others (`hyperopt.cost.steps`) on top of the sweep's model.
 
-    step  =  a x sum of predicted kernels  +  b x number of kernels
-
-with a (kernels overlap, or wait for each other) and b (what launching one takes) fitted to the other sizes' steps.
+How well a step can be predicted at all: the rounds of one size say, which are printed beside it.
 """
 
 from __future__ import annotations
@@ -16,16 +15,19 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from msgspec import structs
 
 from hyperopt import profile as profiles
 from hyperopt.cost import model as models
-from hyperopt.cost.features import Rows, joined, rows_of
+from hyperopt.cost.features import rows_of
+from hyperopt.cost.steps import fit_steps
 from hyperopt.cost.work import Table
 from hyperopt.documents import write
+from hyperopt.profile import Profile
 
 SIZES = (
     {"layers": 2, "width": 64, "heads": 4, "sequence": 64, "batch": 16},
@@ -70,40 +72,40 @@ def steps(folder: Path, calibration: Path, rounds: int) -> dict[str, Any]:
                 print(f"measuring the demo model {name_of(size)}, round {number + 1} of {rounds}", flush=True)
                 subprocess.run([sys.executable, "-m", "bench.cost_steps", str(place), str(output)], check=True)
     table = Table.load()
-    sweep = rows_of(profiles.load(calibration.read_bytes())[0], table, "cpu")
-    rows, times, medians = [], [], []
+    sweep = models.fit(rows_of(profiles.load(calibration.read_bytes())[0], table, "cpu"))
+    rows, times, apart = [], [], []
     for size in SIZES:
         paths = [folder / f"{name_of(size)}.{number}.json" for number in range(rounds)]
-        rows.append([rows_of(profiles.load(path.read_bytes())[0], table, "cpu") for path in paths])
-        told = [json.loads(path.with_suffix(".step").read_text()) for path in paths]
-        times.append(min(step["us"] for step in told))
-        medians.append(statistics.median(step["median_us"] for step in told))
+        rows.append(rows_of(_shorter([profiles.load(path.read_bytes())[0] for path in paths]), table, "cpu"))
+        told = [float(json.loads(path.with_suffix(".step").read_text())["us"]) for path in paths]
+        times.append(min(told))
+        apart.append(max(told) / min(told) - 1)
     found = []
     for held, size in enumerate(SIZES):
-        others = [i for i in range(len(SIZES)) if i != held]
-        model = models.fit(joined([sweep, *(part for i in others for part in rows[i])]))
-        kernels = [_kernels(model, rows[i][0]) for i in range(len(SIZES))]
-        a, b = _fit([kernels[i] for i in others], [times[i] for i in others])
-        total, count = kernels[held]
-        measured_kernels = min(float(part.us.sum()) for part in rows[held])
-        predicted = a * total + b * count
-        found.append(
-            {
-                "size": name_of(size),
-                "measured_us": times[held],
-                "measured_median_us": medians[held],
-                "predicted_us": predicted,
-                "off": predicted / times[held] - 1,
-                "kernels_off": total / measured_kernels - 1,
-                "a": a,
-                "b_us": b,
-                "operators": count,
-            }
-        )
-        row = found[-1]
+        model = fit_steps(sweep, [(rows[i], times[i]) for i in range(len(SIZES)) if i != held])
+        kernels = model.kernels_us(rows[held])
+        alone = replace(model, inside=None).kernels_us(rows[held]).sum()
+        predicted, measured = model.us(rows[held]), float(rows[held].us.sum())
+        row = {
+            "size": name_of(size),
+            "measured_us": times[held],
+            "predicted_us": predicted,
+            "off": predicted / times[held] - 1,
+            "rounds_apart": apart[held],
+            "kernels_off": float(kernels.sum()) / measured - 1,
+            "kernels_off_sweep_alone": float(alone) / measured - 1,
+            "constants_off": (model.share * measured + model.gap_us * len(kernels) + model.once_us) / times[held] - 1,
+            "share": model.share,
+            "gap_us": model.gap_us,
+            "once_us": model.once_us,
+            "operators": len(kernels),
+        }
+        found.append(row)
         print(
-            f"  {row['size']:18} {count:5} kernels  measured {times[held] / 1000:7.1f} ms  predicted "
-            f"{predicted / 1000:7.1f} ms  {row['off']:+.1%}  (kernels alone {row['kernels_off']:+.1%})",
+            f"  {row['size']:18} {len(kernels):5} kernels  measured {times[held] / 1000:7.1f} ms (rounds "
+            f"{apart[held]:.0%} apart)  predicted {predicted / 1000:7.1f} ms  {row['off']:+.1%}  (kernels alone "
+            f"{row['kernels_off']:+.1%}, of the sweep alone {row['kernels_off_sweep_alone']:+.1%}; with measured "
+            f"kernels {row['constants_off']:+.1%})",
             flush=True,
         )
     off = [abs(row["off"]) for row in found]
@@ -112,23 +114,15 @@ def steps(folder: Path, calibration: Path, rounds: int) -> dict[str, Any]:
     return {"sizes": found, "median": statistics.median(off), "worst": max(off)}
 
 
-def _kernels(model: models.CostModel, rows: Rows) -> tuple[float, int]:
-    """Sum of the predicted kernels in us, without what was measured of these very shapes, and how many they are."""
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    return float(model.predict(rows.signatures, context).of(rows.signature).us.sum()), len(rows.us)
-
-
-def _fit(kernels: list[tuple[float, int]], times: list[float]) -> tuple[float, float]:
-    """Least squares of the relative errors; neither constant below 0."""
-    a = np.array(kernels, float) / np.array(times)[:, None]
-    found = np.linalg.lstsq(a, np.ones(len(times)), rcond=None)[0]
-    if found.min() < 0:
-        best = int(np.argmax(found))
-        alone = 1 / np.median(a[:, best])
-        found = np.zeros(2)
-        found[best] = alone
-    return float(found[0]), float(found[1])
+def _shorter(rounds: list[Profile]) -> Profile:
+    """Of each kernel the shorter time of the rounds."""
+    times: dict[str, float] = {}
+    for profile in rounds:
+        for o in profile.operators:
+            times[o.name] = min(o.duration_us, times.get(o.name, o.duration_us))
+    return structs.replace(
+        rounds[0], operators=tuple(structs.replace(o, duration_us=times[o.name]) for o in rounds[0].operators)
+    )
 
 
 if __name__ == "__main__":

@@ -91,6 +91,7 @@ def each_of_all(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) ->
 
 def add_all(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """The sum of n tensors of one shape: n - 1 additions an element."""
+    _first(inputs, 1, "inputs")
     (out,) = _first(outputs, 1, "outputs")
     return _moved(inputs, outputs, (len(inputs) - 1) * out.elements)
 

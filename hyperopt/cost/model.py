@@ -11,20 +11,24 @@ The correction of a family is used only where it beat the roofline on groups of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from hyperopt.cost import process as processes
 from hyperopt.cost.analytic import Link, Roofline, Rooflines, fit_link, fit_rooflines
 from hyperopt.cost.features import F64, I64, Rows, Samples, Signatures, samples_of
 from hyperopt.cost.folds import folds
-from hyperopt.cost.intervals import POOL, Errors, collect
+from hyperopt.cost.intervals import Errors, collect
 from hyperopt.cost.messages import Messages
 from hyperopt.cost.peaks import PeakErrors
-from hyperopt.cost.residual import FEWEST, Learned, group_of, importances, learn
+from hyperopt.cost.process import Process
+from hyperopt.cost.repeats import Repeats, repeats_of
+from hyperopt.cost.residual import FEWEST, GROUPS, MEMORY, Learned, group_of, importances, learn
 from hyperopt.documents import decode, sha256
 
 FAMILY, MAJOR = "hyperopt.cost", 1
@@ -33,11 +37,17 @@ LINK = "link"
 SEEN, LEARNED, ROOFLINE, SHARED = "seen", "learned", "roofline", "shared"
 SOURCES = (SEEN, LEARNED, ROOFLINE, SHARED)
 
+TREES, PROCESS = "trees", "process"
+"""What learns the correction (`residual`, `process`)."""
+
 SURE = 2.0
 """Standard errors by which a correction must be better on held-out groups to be used."""
 
+USUAL_GROUPS = 4.0
+"""As many groups as the usual scatter of groups counts for, in the standard error of a family's gain."""
+
 DRIFT = 0.05
-"""Between two runs of one kernel on one device, whatever its repetitions within a run say (logarithm)."""
+"""Between two runs of one kernel on one device (logarithm), where nothing was measured twice that could say."""
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +80,11 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     shared: Roofline
     counts: Mapping[str, int]
     learned: Mapping[str, Learned]
+    process: Process | None = None
+    """In place of `learned`, where measurements are few."""
     scores: Mapping[str, FamilyScores]
     errors: Errors
-    seen_errors: Errors
+    repeats: Repeats | None = None
     seen: Mapping[str, tuple[float, int, float]]
     """Signature -> median us, how often measured, spread (`Samples`)."""
     links: Mapping[str, Link]
@@ -82,45 +94,52 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     """By way of capturing: how far replayed peaks of memory were off."""
     notes: tuple[str, ...] = ()
 
-    def predict(self, signatures: Signatures, context: F64, level: float = 0.9) -> Predictions:
+    def predict(
+        self, signatures: Signatures, context: F64, level: float = 0.9, again: I64 | None = None
+    ) -> Predictions:
         """Of every signature, in the context beside it (`features.CONTEXT`). The interval holds a measured duration
-        with probability `level`, where there was enough to say so; else it is not a number."""
+        with probability `level`, where there was enough to say so; else it is not a number. Of a signature that was
+        measured it is for a single execution, or for the median of `again` of them (one number for each signature)."""
         base = Rooflines(self.families, self.shared, self.counts).us(signatures)
-        source = np.where(np.isin(signatures.families, list(self.families)), ROOFLINE, SHARED).astype("<U8")
+        families, family_of = signatures.coded_families
+        fitted = np.array([family in self.families for family in families])[family_of]
+        source = np.where(fitted, ROOFLINE, SHARED).astype("<U8")
         shift, away = np.zeros(len(base)), np.zeros(len(base))
-        groups = group_of(signatures.families)
-        used = [family for family, scores in self.scores.items() if scores.used == LEARNED]
+        uses = np.array([self.uses(family) == LEARNED for family in families])[family_of]
+        groups = np.array([GROUPS.get(family, MEMORY) for family in families])[family_of]
         for group, learned in self.learned.items():
-            mine = (groups == group) & np.isin(signatures.families, used)
+            mine = (groups == group) & uses
             if mine.any():
                 shift[mine], away[mine] = learned.correction(signatures.only(mine), context[mine], base[mine])
-                source[mine] = np.where(away[mine] < 1, LEARNED, ROOFLINE)
+        if self.process is not None and uses.any():
+            shift[uses], away[uses] = self.process.correction(signatures.only(uses))
+        source[uses & (away < 1)] = LEARNED
         for way, link in self.links.items():
-            mine = signatures.names == way
+            mine = signatures.names == way if way in signatures.coded_names[0] else np.zeros(len(base), bool)
             base[mine] = link.us(signatures.written[mine], 1.0 + context[mine, 0])
             source[mine] = ROOFLINE
         us = base * np.exp(shift)
-        low, high = _interval(self.errors, signatures.families, us, away, level)
-        self._remember(signatures, us, low, high, source, level)
-        return Predictions(us, low, high, source, away)
+        below, above = _factors(self.errors, families, family_of, away, level)
+        seen = np.array([key in self.seen for key in signatures.keys], bool)
+        if seen.any():
+            known = np.array([self.seen[key] for key in compress(signatures.keys, seen.tolist())], np.float64)
+            measured, times, spread = known.T
+            off = np.array([self.errors.quantile(family, 0.75) for family in families], np.float64)[family_of[seen]]
+            doubt = np.maximum(np.where(np.isnan(off), 0.3, np.abs(off)), 1e-3) ** 2
+            apart = DRIFT**2 + spread**2 / times
+            if self.repeats is not None:
+                apart = self.repeats.variance(measured, times, spread)
+            weight = doubt / (doubt + apart)
+            us[seen] = measured**weight * us[seen] ** (1 - weight)
+            source[seen] = SEEN
+            often = np.ones(len(times)) if again is None else again[seen].astype(np.float64)
+            if self.repeats is not None and (ends := self.repeats.factors(measured, times, spread, often, level)):
+                below[seen], above[seen] = ends
+        return Predictions(us, us * np.exp(below), us * np.exp(above), source, away)
 
-    def _remember(
-        self, signatures: Signatures, us: F64, low: F64, high: F64, source: npt.NDArray[np.str_], level: float
-    ) -> None:
-        """Puts in what was measured of signatures that are known, in place."""
-        below, above = (self.seen_errors.quantile(POOL, q) for q in ((1 - level) / 2, (1 + level) / 2))
-        off = {str(f): self.errors.quantile(str(f), 0.75) for f in np.unique(signatures.families)}
-        for i, key in enumerate(signatures.keys):
-            if (known := self.seen.get(key)) is None:
-                continue
-            measured, times, spread = known
-            ours = off[str(signatures.families[i])]
-            doubt = 0.3 if ours is None else max(abs(ours), 1e-3)
-            weight = doubt**2 / (doubt**2 + DRIFT**2 + spread**2 / times)
-            us[i] = measured**weight * us[i] ** (1 - weight)
-            source[i] = SEEN
-            if below is not None and above is not None:
-                low[i], high[i] = us[i] * np.exp(min(below, 0.0)), us[i] * np.exp(max(above, 0.0))
+    def uses(self, family: str) -> str:
+        """What predicts a family: `LEARNED` or `ROOFLINE`."""
+        return self.scores[family].used if family in self.scores else ROOFLINE
 
     def quantile(self, signatures: Signatures, context: F64, level: float) -> F64:
         """The duration that is not exceeded with probability `level` (0.5 to 1); not a number where nothing says."""
@@ -143,16 +162,14 @@ class Predictions:
         return Predictions(self.us[place], self.low[place], self.high[place], self.source[place], self.away[place])
 
 
-def _interval(errors: Errors, families: npt.NDArray[np.str_], us: F64, away: F64, level: float) -> tuple[F64, F64]:
-    low, high = np.full(len(us), np.nan), np.full(len(us), np.nan)
+def _factors(errors: Errors, families: list[str], of: I64, away: F64, level: float) -> tuple[F64, F64]:
+    """Logarithms of the factors on the prediction that its interval lies between; not a number: none is known."""
+    ends = np.array(
+        [[errors.quantile(family, q) for q in ((1 - level) / 2, (1 + level) / 2)] for family in families], np.float64
+    )
+    ends[np.isnan(ends).any(axis=1)] = np.nan
     wider = 1.0 + np.minimum(away, 4.0)
-    for family in np.unique(families):
-        mine = families == family
-        ends = [errors.quantile(str(family), q) for q in ((1 - level) / 2, (1 + level) / 2)]
-        if ends[0] is not None and ends[1] is not None:
-            low[mine] = us[mine] * np.exp(ends[0] * wider[mine])
-            high[mine] = us[mine] * np.exp(ends[1] * wider[mine])
-    return low, high
+    return ends[of, 0] * wider, ends[of, 1] * wider
 
 
 def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
@@ -164,18 +181,12 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
     if rows.uncounted:
         left = sum(rows.uncounted.values())
         notes.append(f"{left} operators are not learned from: {dict(rows.uncounted.most_common(8))}")
-    held, scores = held_out(samples, seed, fold_count)
+    held, scores, learner = _decided(samples, seed, fold_count)
     rooflines = fit_rooflines(samples.signatures, samples.us)
     base = rooflines.us(samples.signatures)
-    groups = group_of(samples.signatures.families)
-    learned = {
-        str(group): _learn(samples, base, groups == group, seed)
-        for group in np.unique(groups)
-        if any(
-            scores[family].used == LEARNED
-            for family in np.unique(samples.signatures.families[groups == group]).tolist()
-        )
-    }
+    used = any(score.used == LEARNED for score in scores.values())
+    trees = _trees(samples, base, scores, seed) if used and learner == TREES else {}
+    process = processes.learn(samples.signatures, base, samples.us) if used and learner == PROCESS else None
     return CostModel(
         device=rows.device,
         data_digest=digest_of(samples),
@@ -183,12 +194,13 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         families=rooflines.families,
         shared=rooflines.shared,
         counts=rooflines.counts,
-        learned=learned,
+        learned=trees,
+        process=process,
         scores=scores,
         errors=collect(
             np.log(samples.us / held), samples.signatures.families, np.array(samples.signatures.groups, np.str_)
         ),
-        seen_errors=_repeated(rows, samples),
+        repeats=repeats_of(rows, samples),
         seen={
             key: (round(float(us), 4), int(times), round(float(spread), 5))
             for key, us, times, spread in zip(
@@ -202,10 +214,23 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
 
 def held_out(samples: Samples, seed: int = 0, fold_count: int = 5) -> tuple[F64, dict[str, FamilyScores]]:
     """What a model of these samples says of each without having seen its group, and the scores that decided how."""
-    both = _held_out(samples, seed, fold_count)
-    scores = _scores(samples, both)
+    return _decided(samples, seed, fold_count)[:2]
+
+
+def _decided(samples: Samples, seed: int, fold_count: int) -> tuple[F64, dict[str, FamilyScores], str]:
+    """Also what learns: of trees and process the one whose error is lower on held-out groups, each group once."""
+    every = _held_out(samples, seed, fold_count)
+    groups = np.array(samples.signatures.groups, np.str_)
+    error = {}
+    for name in (TREES, PROCESS):
+        if not np.isnan(every[name]).all():
+            said = np.where(np.isnan(every[name]), every[ROOFLINE], every[name])
+            error[name] = gain_of(np.abs(np.log(said / samples.us)), groups)[0]
+    learner = min(error, key=lambda name: error[name]) if error else TREES
+    both = {ROOFLINE: every[ROOFLINE], LEARNED: every[learner]}
+    scores = _scores(samples, both, learner)
     uses = np.array([scores[str(family)].used == LEARNED for family in samples.signatures.families], bool)
-    return np.where(uses, both[LEARNED], both[ROOFLINE]), scores
+    return np.where(uses, both[LEARNED], both[ROOFLINE]), scores, learner
 
 
 def digest_of(samples: Samples) -> str:
@@ -217,55 +242,103 @@ def _learn(samples: Samples, base: F64, mine: npt.NDArray[np.bool_], seed: int) 
     return learn(samples.signatures.only(mine), samples.context[mine], base[mine], samples.us[mine], seed)
 
 
+def _trees(samples: Samples, base: F64, scores: Mapping[str, FamilyScores], seed: int) -> dict[str, Learned]:
+    """Of every group with a family that uses them."""
+    groups = group_of(samples.signatures.families)
+    using = {str(group_of(np.array([name]))[0]) for name, score in scores.items() if score.used == LEARNED}
+    return {group: _learn(samples, base, groups == group, seed) for group in sorted(using)}
+
+
 def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
-    """What roofline and correction say of each sample without having seen its group. Where nothing could be learned
-    the correction is not a number."""
-    roofline, learned = np.full(len(samples.us), np.nan), np.full(len(samples.us), np.nan)
+    """What roofline, trees and process say of each sample without having seen its group. Where nothing could be learned
+    that is not a number."""
+    found = {name: np.full(len(samples.us), np.nan) for name in (ROOFLINE, TREES, PROCESS)}
     for held in folds(samples.signatures.groups, count, seed):
         if held.all():
             break
         train, test = samples.only(~held), samples.only(held)
         fitted = fit_rooflines(train.signatures, train.us)
         base, ahead = fitted.us(train.signatures), fitted.us(test.signatures)
-        roofline[held] = ahead
+        found[ROOFLINE][held] = ahead
         groups, theirs = group_of(train.signatures.families), group_of(test.signatures.families)
-        found = np.full(len(ahead), np.nan)
+        trees = np.full(len(ahead), np.nan)
         for group in np.unique(theirs):
             mine, wanted = groups == group, theirs == group
             if mine.sum() < FEWEST:
                 continue
             model = _learn(train, base, mine, seed)
             shift, _ = model.correction(test.signatures.only(wanted), test.context[wanted], ahead[wanted])
-            found[wanted] = ahead[wanted] * np.exp(shift)
-        learned[held] = found
-    missing = np.isnan(roofline)  # one group alone: nothing is left to fit to
+            trees[wanted] = ahead[wanted] * np.exp(shift)
+        found[TREES][held] = trees
+        if FEWEST <= len(base) <= processes.MOST:
+            shift, _ = processes.learn(train.signatures, base, train.us).correction(test.signatures)
+            found[PROCESS][held] = ahead * np.exp(shift)
+    missing = np.isnan(found[ROOFLINE])  # one group alone: nothing is left to fit to
     if missing.any():
-        roofline[missing] = fit_rooflines(samples.signatures, samples.us).us(samples.signatures)[missing]
-    return {"roofline": roofline, "learned": learned}
+        every = fit_rooflines(samples.signatures, samples.us).us(samples.signatures)
+        found[ROOFLINE][missing] = every[missing]
+    return found
 
 
-def _scores(samples: Samples, held: Mapping[str, F64]) -> dict[str, FamilyScores]:
+def _scores(samples: Samples, held: Mapping[str, F64], learner: str) -> dict[str, FamilyScores]:
+    """By family. Whether the correction is used goes by its gain on held-out groups, drawn towards that of all
+    families as far as they gain alike: a family of five groups alone can say nothing (`pooled`)."""
+    names = np.array(samples.signatures.groups, np.str_)
+    families = np.unique(samples.signatures.families).tolist()
+    of = {family: samples.signatures.families == family for family in families}
+    errors = {name: np.abs(np.log(values / samples.us)) for name, values in held.items()}
+    tried = [family for family in families if not np.isnan(held[LEARNED][of[family]]).any()]
+    gains = [gain_of((errors[ROOFLINE] - errors[LEARNED])[of[family]], names[of[family]]) for family in tried]
+    counts = [len(np.unique(names[of[family]])) for family in tried]
+    sure = dict(zip(tried, pooled(gains, counts), strict=True))
     found = {}
-    for family in np.unique(samples.signatures.families).tolist():
-        mine = samples.signatures.families == family
-        names = np.array(samples.signatures.groups, np.str_)[mine]
-        groups = len(np.unique(names))
-        roofline = score(samples.us[mine], held["roofline"][mine], groups)
-        if np.isnan(held["learned"][mine]).any():
+    for family in families:
+        mine = of[family]
+        groups = len(np.unique(names[mine]))
+        roofline = score(samples.us[mine], held[ROOFLINE][mine], groups)
+        if family not in sure:
             why = f"{int(mine.sum())} signatures of {groups} groups of shapes are too few to learn from"
             found[family] = FamilyScores(roofline=roofline, learned=None, used=ROOFLINE, why=why)
             continue
-        learned = score(samples.us[mine], held["learned"][mine], groups)
-        errors = [np.abs(np.log(held[name][mine] / samples.us[mine])) for name in (ROOFLINE, LEARNED)]
-        gain, doubt = gain_of(errors[0] - errors[1], names)
-        better = gain > SURE * doubt
+        gain, doubt = sure[family]
+        own, its_doubt = gains[tried.index(family)]
         why = (
-            f"the correction {'lowers' if gain > 0 else 'raises'} the error of the logarithm by {abs(gain):.3f} "
-            f"(standard error {doubt:.3f}) over {groups} held-out groups"
+            f"the {learner} {'lower' if own > 0 else 'raise'} the error of the logarithm by {abs(own):.3f} "
+            f"(standard error {its_doubt:.3f}) over {groups} held-out groups; with what other families say "
+            f"{gain:+.3f} ({doubt:.3f})"
         )
-        used = LEARNED if better else ROOFLINE
-        found[family] = FamilyScores(roofline=roofline, learned=learned, used=used, why=why)
+        found[family] = FamilyScores(
+            roofline=roofline,
+            learned=score(samples.us[mine], held[LEARNED][mine], groups),
+            used=LEARNED if gain > SURE * doubt else ROOFLINE,
+            why=why,
+        )
     return found
+
+
+def pooled(gains: Sequence[tuple[float, float]], groups: Sequence[int]) -> list[tuple[float, float]]:
+    """Gains with their standard errors, each of so many groups, drawn towards their mean as far as they are alike
+    (empirical Bayes; variance between them after DerSimonian and Laird, "Meta-analysis in clinical trials", 1986).
+    Standard errors of few groups are drawn towards the usual scatter of groups: two that agree by chance are not sure.
+    A gain of one group is what the others say."""
+    count, gain, doubt = np.array(groups, float), np.array([g for g, _ in gains]), np.array([d for _, d in gains])
+    many = count > 1
+    if not many.any():
+        return list(gains)
+    scatter = np.where(many, doubt, 0.0) ** 2 * count
+    usual = float((scatter * (count - 1)).sum() / (count - 1)[many].sum())
+    variance = np.maximum((scatter * (count - 1) + usual * USUAL_GROUPS) / (count - 1 + USUAL_GROUPS) / count, 1e-12)
+    own, its = gain[many], variance[many]
+    weight = 1 / its
+    apart = float((weight * (own - (weight * own).sum() / weight.sum()) ** 2).sum())
+    freedom = float(weight.sum() - (weight**2).sum() / weight.sum())
+    between = max(0.0, (apart - (len(own) - 1)) / freedom) if freedom > 0 else 0.0
+    weight = 1 / (its + between)
+    middle, unsure = float((weight * own).sum() / weight.sum()), float(1 / weight.sum())
+    keep = np.where(many, between / (between + variance), 0.0)
+    mean = keep * gain + (1 - keep) * middle
+    error = np.sqrt(np.where(many, keep * variance, between) + (1 - keep) ** 2 * unsure)
+    return list(zip(mean.tolist(), error.tolist(), strict=True))
 
 
 def gain_of(lower: F64, groups: npt.NDArray[np.str_]) -> tuple[float, float]:
@@ -284,16 +357,6 @@ def score(measured: F64, predicted: F64, groups: int) -> Score:
         median=round(float(np.median(off)), 5),
         p90=round(float(np.quantile(off, 0.9)), 5),
     )
-
-
-def _repeated(rows: Rows, samples: Samples) -> Errors:
-    """How far single executions are from the median of their signature, of signatures measured three times or more."""
-    places = {key: i for i, key in enumerate(samples.signatures.keys)}
-    of = np.array([places.get(key, -1) for key in rows.signatures.keys])[rows.signature]
-    often = (of >= 0) & (samples.times[of] >= 3) & (rows.us > 0)
-    errors = np.log(rows.us[often] / samples.us[of[often]])
-    keys = np.array([str(i) for i in of[often]], np.str_)
-    return collect(errors, np.array([], np.str_) if not len(errors) else np.full(len(errors), "all"), keys)
 
 
 def _links(rows: Rows) -> tuple[dict[str, Link], list[str]]:

@@ -1,14 +1,7 @@
 """What the roofline misses, learned: the logarithm of measured over roofline, by group of operator families.
 
-Trees know nothing beyond what they have seen: outside the range of the training data their last leaf is all there is.
-So the correction fades there, and the roofline, which is physics, takes over::
-
-    correction    learned        fades               none
-                |-----------|---------------|-----------------
-    work     range of the    up to 4 times      beyond
-             training data   more or less
-
-The guard goes by FLOPs and bytes, for each family by itself.
+Trees know nothing beyond what they have seen: outside the range of the training data their last leaf is all there is,
+and the correction fades (`ranges`).
 """
 
 from __future__ import annotations
@@ -21,17 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperopt.cost.features import CONTEXT, F64, NUMBERS, Signatures
+from hyperopt.cost.ranges import Ranges, away, ranges_of
 from hyperopt.cost.trees import Forest, Trees, grow
 
 GROUPS: Mapping[str, str] = {
     "matmul": "compute", "batch_matmul": "compute", "attention": "compute", "convolution": "compute",
 }  # fmt: skip
-"""Families that are bound by arithmetic; all others by memory."""
+"""Families that are bound by arithmetic."""
+
+MEMORY = "memory"
+"""The group of all others."""
 
 FEWEST = 24
 """Signatures of a group below which nothing is learned."""
-
-FADE = float(np.log(4.0))
 
 SEEN_OF = tuple(place for place, name in enumerate(NUMBERS) if name != "intensity")
 """Columns of the signatures' numbers that trees see: intensity falls with traffic, and would undo `RISING`."""
@@ -52,34 +47,23 @@ OPTIONS: Mapping[str, Any] = {
 
 
 class Learned(msgspec.Struct, frozen=True, kw_only=True):
-    """The correction of one group. `order`: rank of each canonical type; `ranges`: by family the least and greatest
-    logarithm of FLOPs and of bytes."""
+    """The correction of one group. `order`: rank of each canonical type."""
 
     trees: Trees
     order: Mapping[str, int]
     families: tuple[str, ...]
-    ranges: Mapping[str, tuple[float, float, float, float]]
+    ranges: Ranges
 
     def correction(self, signatures: Signatures, context: F64, base: F64) -> tuple[F64, F64]:
         """Logarithm of the factor on the roofline, faded; and how far outside the range: 0 within, 1 and more where
         nothing is left of the correction."""
         columns = _columns(signatures, context, base, self.order, self.families)
-        away = self.away(signatures)
-        return Forest(self.trees).predict(columns) * np.clip(1.0 - away, 0.0, 1.0), away
-
-    def away(self, signatures: Signatures) -> F64:
-        work = np.log1p(np.column_stack([signatures.flops, signatures.bytes]))
-        far = np.full(len(work), np.inf)
-        for family, (low_flops, high_flops, low_bytes, high_bytes) in self.ranges.items():
-            mine = signatures.families == family
-            low, high = np.array([low_flops, low_bytes]), np.array([high_flops, high_bytes])
-            beyond = np.maximum(np.maximum(low - work[mine], work[mine] - high), 0.0).max(axis=1)
-            far[mine] = beyond / FADE
-        return far
+        far = away(signatures, self.ranges)
+        return Forest(self.trees).predict(columns) * np.clip(1.0 - far, 0.0, 1.0), far
 
 
 def group_of(families: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
-    return np.array([GROUPS.get(str(family), "memory") for family in families], np.str_)
+    return np.array([GROUPS.get(family, MEMORY) for family in families.tolist()], np.str_)
 
 
 def learn(signatures: Signatures, context: F64, base: F64, us: F64, seed: int = 0) -> Learned:
@@ -91,24 +75,27 @@ def learn(signatures: Signatures, context: F64, base: F64, us: F64, seed: int = 
     order = {name: rank for rank, name in enumerate(sorted(usual, key=lambda name: (usual[name], name)))}
     families = tuple(sorted({str(family) for family in signatures.families}))
     columns = _columns(signatures, context, base, order, families)
-    work = np.log1p(np.column_stack([signatures.flops, signatures.bytes]))
-    ranges = {}
-    for family in families:
-        mine = work[signatures.families == family]
-        low, high = mine.min(axis=0), mine.max(axis=0)
-        ranges[family] = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
     trees = grow(columns, target, rising=RISING, seed=seed, **OPTIONS)
-    return Learned(trees=trees, order=order, families=families, ranges=ranges)
+    return Learned(trees=trees, order=order, families=families, ranges=ranges_of(signatures))
 
 
 def _columns(
     signatures: Signatures, context: F64, base: F64, order: Mapping[str, int], families: tuple[str, ...]
 ) -> F64:
-    ranks = np.array([order.get(str(name), np.nan) for name in signatures.names], np.float64)
-    places = {family: float(place) for place, family in enumerate(families)}
-    kinds = np.array([places.get(str(family), np.nan) for family in signatures.families], np.float64)
-    each = [(signatures.names == name).astype(np.float64) for name in order]
-    return np.column_stack([signatures.numbers[:, SEEN_OF], context, np.log(base), ranks, kinds, *each])
+    """(signatures, features), column by column in memory: trees ask for whole columns."""
+    columns = np.empty((len(base), len(FIXED) + len(order)), order="F")
+    columns[:, : len(SEEN_OF)] = signatures.numbers[:, SEEN_OF]
+    columns[:, len(SEEN_OF) : len(SEEN_OF) + len(CONTEXT)] = context
+    columns[:, FIXED.index("roofline")] = np.log(base)
+    types, type_of = signatures.coded_names
+    kinds, kind_of = signatures.coded_families
+    columns[:, FIXED.index("type")] = np.array([order.get(name, np.nan) for name in types])[type_of]
+    places = {family: place for place, family in enumerate(families)}
+    columns[:, FIXED.index("family")] = np.array([places.get(family, np.nan) for family in kinds])[kind_of]
+    numbers = {name: number for number, name in enumerate(types)}
+    for place, name in enumerate(order, len(FIXED)):
+        columns[:, place] = type_of == numbers[name] if name in numbers else 0.0
+    return columns
 
 
 def importances(learned: Learned, most: int = 10) -> list[tuple[str, float]]:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from msgspec import structs
 from scipy.special import ndtr
 
-from hyperopt.cost.intervals import POOL, Errors
+from hyperopt.cost.intervals import POOL
 from hyperopt.cost.model import LINK, SEEN, CostModel
 from hyperopt.cost.work import Table, Uncounted
 from hyperopt.profile import IDLE, Operator, Profile, ns
@@ -97,12 +97,12 @@ def scenarios(
     common = chance.standard_normal((count, 1))
     own = chance.standard_normal((count, int(signature.max(initial=-1)) + 1))[:, signature]
     rank = ndtr(np.sqrt(together) * common + np.sqrt(1 - together) * own)
+    base = np.array([ns(o.duration_us) for o in profile.operators], np.int64)
     factor = np.ones((count, operators))
     for name in sorted(set(classes)):
         mine = np.array([c == name for c in classes])
         if name:
-            factor[:, mine] = _factor(model, name, rank[:, mine])
-    base = np.array([ns(o.duration_us) for o in profile.operators], np.int64)
+            factor[:, mine] = _factor(model, name, rank[:, mine], base[mine] / 1000)
     link = LINK if errors.class_used(LINK, LEVEL) == LINK else POOL
     copies = _factor(model, link or ALL, ndtr(chance.standard_normal(count)))
     told = Counter(named)
@@ -125,19 +125,19 @@ def _words(name: str) -> str:
     )
 
 
-def _errors_of(model: CostModel, name: str) -> F64:
-    source: Errors = model.seen_errors if name == SCATTER else model.errors
-    return np.array(source.by_class[POOL if name in (ALL, SCATTER) else name], np.float64)
-
-
-def _factor(model: CostModel, name: str, rank: F64) -> F64:
-    return np.asarray(np.exp(np.quantile(_errors_of(model, name), rank)))
+def _factor(model: CostModel, name: str, rank: F64, us: F64 | None = None) -> F64:
+    """Measured over known, at these ranks; `us`: durations, for what scatters by a kernel's length."""
+    if name == SCATTER and model.repeats is not None and us is not None:
+        errors = np.array(model.repeats.single.by_class[POOL], np.float64)
+        return np.asarray(np.exp(np.quantile(errors, rank) * model.repeats.usual(us)))
+    errors = np.array(model.errors.by_class[POOL if name == ALL else name], np.float64)
+    return np.asarray(np.exp(np.quantile(errors, rank)))
 
 
 def _classes(profile: Profile, model: CostModel, table: Table) -> tuple[list[str], I64, list[str]]:
     """For each operator whose errors its own is drawn from ("": none, idle time) and the number of its draw; and the
     classes of those that have one."""
-    scatter = model.seen_errors.class_used(POOL, LEVEL) is not None
+    scatter = model.repeats is not None and model.repeats.single.class_used(POOL, LEVEL) is not None
     classes: list[str] = []
     numbers: dict[object, int] = {}
     families: dict[object, str] = {}

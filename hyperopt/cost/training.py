@@ -47,7 +47,7 @@ class Trained:
 
 def drift_of(model: CostModel, samples: Samples, level: float = 0.9) -> Drift:
     """What new measurements say of a model's intervals."""
-    found = model.predict(samples.signatures, samples.context, level)
+    found = model.predict(samples.signatures, samples.context, level, samples.times)
     known = ~np.isnan(found.low)
     outside = ((samples.us < found.low) | (samples.us > found.high))[known]
     count = len(outside)

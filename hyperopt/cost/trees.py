@@ -6,19 +6,25 @@ the version of scikit-learn that wrote it; arrays of numbers do neither, and pre
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 F64 = npt.NDArray[np.float64]
+Column = npt.NDArray[Any]
 
 MOST_NODES = 1 << 22
 """Nodes that a stored model may have: more is no model of ours."""
 
-BLOCK = 4096
-"""Rows that are sent through all trees at once: their places fit the cache."""
+BLOCK = 1 << 14
+"""Rows that are sent through all trees at once: what is worked on fits the cache."""
+
+BYTES = [np.uint8(byte) for byte in range(256)]
+
+FIRST_FREE = np.array([next((bit for bit in range(8) if not bits >> bit & 1), 8) for bits in range(256)])
+"""The lowest bit that is 0, of every byte; 8: none."""
 
 
 class TreesError(ValueError):
@@ -48,53 +54,167 @@ class Trees(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forest:
-    """Trees ready to be applied. Raises `TreesError` where a node points out of its tree or back: that would never
-    end."""
+    """Trees ready to be applied to many rows at once, by the bits of their leaves.
+
+    Every node whose question is answered "right" rules out the leaves below its left side; the first leaf that is left
+    over is where the row ends. So a tree is a few comparisons of whole columns, in any order, and no row walks::
+
+        a <= 3 ?  left:  b <= 2 ?  left:  leaf 0       a = 5: rules out leaves 0 and 1
+                                   right: leaf 1       b = 1: rules out nothing
+                  right: leaf 2                        first leaf left over: 2
+
+    After Lucchese et al., "QuickScorer: a fast algorithm to rank documents with additive ensembles of regression trees"
+    (2015), with columns in place of single rows. Raises `TreesError` where a node points out of its tree or back (that
+    would never end), or two point to one.
+    """
 
     def __init__(self, trees: Trees) -> None:
         columns = (trees.threshold, trees.left, trees.right, trees.gap_left, trees.value)
         count = len(trees.feature)
         if any(len(column) != count for column in columns) or count > MOST_NODES:
             raise TreesError("columns of nodes are not of one length")
-        self.start, self.features = trees.start, trees.features
-        self.roots = np.array(trees.roots, np.int32)
-        self.feature = np.array(trees.feature, np.int32)
-        self.threshold = np.array(trees.threshold)
-        self.value = np.array(trees.value)
-        self.next = np.array([trees.left, trees.right], np.int32).T.reshape(-1)
-        self.gap = np.where(np.array(trees.gap_left, bool), 0, 1)
-        inner = np.flatnonzero(self.feature >= 0)
-        after = self.next.reshape(-1, 2)[inner]
+        feature, roots = np.array(trees.feature, np.int64), np.array(trees.roots, np.int64)
+        inner = np.flatnonzero(feature >= 0)
+        after = np.array([trees.left, trees.right], np.int64)[:, inner]
         if (
-            (self.feature >= trees.features).any()
-            or (after <= inner[:, None]).any()
+            (feature >= trees.features).any()
+            or (after <= inner).any()
             or (after >= count).any()
-            or (len(self.roots) and not (self.roots.min() >= 0 and self.roots.max() < count))
+            or (len(roots) and not (roots.min() >= 0 and roots.max() < count))
         ):
             raise TreesError("a node points back, or out of its tree")
+        if count and np.bincount(np.concatenate([after.reshape(-1), roots]), minlength=count).max() > 1:
+            raise TreesError("two nodes point to one")
+        self.start, self.features = trees.start, trees.features
+        thresholds = np.array(trees.threshold)
+        self.cuts = {int(f): np.unique(thresholds[inner][feature[inner] == f]) for f in np.unique(feature[inner])}
+        place = np.zeros(count, np.int64)
+        for f, cuts in self.cuts.items():
+            mine = feature == f
+            place[mine] = np.searchsorted(cuts, thresholds[mine])
+        # A number of NumPy's for each cut: turning Python's takes as long as comparing a thousand rows.
+        numbers = {f: [_narrow(cuts)(cut) for cut in range(len(cuts))] for f, cuts in self.cuts.items()}
+        places = [numbers[f][cut] if f >= 0 else 0 for f, cut in zip(trees.feature, place.tolist(), strict=True)]
+        self.programs = [_Program.of(root, trees, places) for root in trees.roots]
 
     def predict(self, rows: F64) -> F64:
         if rows.ndim != 2 or rows.shape[1] != self.features:
             raise TreesError(f"rows of {rows.shape} where (n, {self.features}) are expected")
-        found = np.full(len(rows), self.start)
-        for begin in range(0, len(rows), BLOCK):
-            found[begin : begin + BLOCK] += self._leaves(rows[begin : begin + BLOCK])
-        return found
+        if not len(rows) or not self.programs:
+            return np.full(len(rows), self.start)
+        bins, gaps = self._bins(rows)
+        chosen, of = _alike(bins, gaps)
+        found = np.full(len(chosen), self.start)
+        for begin in range(0, len(chosen), BLOCK):
+            block = chosen[begin : begin + BLOCK]
+            room = _Room(
+                {f: np.ascontiguousarray(column[block]) for f, column in bins.items()},
+                {f: np.ascontiguousarray(column[block]) for f, column in gaps.items()},
+                max(len(program.values) for program in self.programs),
+                len(block),
+            )
+            total = found[begin : begin + BLOCK]
+            for program in self.programs:
+                program.add(room, total)
+        return found[of]
 
-    def _leaves(self, rows: F64) -> F64:
-        if not len(self.roots):
-            return np.zeros(len(rows))
-        flat = np.ascontiguousarray(rows).reshape(-1)
-        offset = np.repeat(np.arange(len(rows)) * self.features, len(self.roots))
-        place = np.tile(self.roots, len(rows))
-        open_ = np.flatnonzero(self.feature[place] >= 0)
-        while len(open_):
-            here = place[open_]
-            number = flat[offset[open_] + self.feature[here]]
-            side = np.where(np.isnan(number), self.gap[here], (number > self.threshold[here]).astype(np.int64))
-            place[open_] = there = self.next[2 * here + side]
-            open_ = open_[self.feature[there] >= 0]
-        return np.asarray(self.value[place].reshape(len(rows), -1).sum(axis=1))
+    def _bins(self, rows: F64) -> tuple[dict[int, Column], dict[int, Column]]:
+        """For each feature that is asked for, how many cuts lie below each row's number (a row goes left at cut j where
+        that is at most j), and where there is no number."""
+        bins, gaps = {}, {}
+        for f, cuts in self.cuts.items():
+            column = np.ascontiguousarray(rows[:, f])
+            bins[f] = np.searchsorted(cuts, column).astype(_narrow(cuts))
+            if (gap := np.isnan(column)).any():
+                gaps[f] = gap
+        return bins, gaps
+
+
+def _narrow(cuts: F64) -> type[np.uint8 | np.uint32]:
+    """What holds the number of any cut, and one more."""
+    return np.uint8 if len(cuts) < 256 else np.uint32
+
+
+class _Room:
+    """A block of rows, and room to work on them."""
+
+    def __init__(self, bins: dict[int, Column], gaps: dict[int, Column], planes: int, count: int) -> None:
+        self.bins, self.gaps = bins, gaps
+        self.ruled_out = np.zeros((planes, count), np.uint8)
+        self.right = np.zeros(count, bool)
+        self.bits = np.zeros(count, np.uint8)
+
+
+class _Program(NamedTuple):
+    """One tree. `questions`: (feature, cut, whether rows without a number go left, what "right" rules out as
+    (plane, bits)); plane p has leaves 8p to 8p + 7. `values`: (planes, 256): value of the first leaf that a plane's
+    bits leave over."""
+
+    questions: list[tuple[int, Any, bool, list[tuple[int, np.uint8]]]]
+    values: F64
+
+    @classmethod
+    def of(cls, root: int, trees: Trees, place: list[Any]) -> _Program:
+        begin: dict[int, int] = {}
+        leaves: list[float] = []
+        inner: list[int] = []
+        waiting = [root]
+        while waiting:
+            node = waiting.pop()
+            begin[node] = len(leaves)
+            if trees.feature[node] < 0:
+                leaves.append(trees.value[node])
+                continue
+            inner.append(node)
+            waiting += (trees.right[node], trees.left[node])
+        questions = [
+            (trees.feature[node], place[node], trees.gap_left[node], _bits(begin[node], begin[trees.right[node]]))
+            for node in inner
+        ]
+        padded = np.zeros((len(leaves) + 7) // 8 * 8)
+        padded[: len(leaves)] = leaves
+        return cls(questions, np.where(FIRST_FREE < 8, padded.reshape(-1, 8)[:, np.minimum(FIRST_FREE, 7)], 0.0))
+
+    def add(self, room: _Room, total: F64) -> None:
+        """Adds the tree's value to every row of the block."""
+        planes = room.ruled_out[: len(self.values)]
+        planes[:] = 0
+        right, bits = room.right, room.bits
+        for feature, cut, gap_left, ruled_out in self.questions:
+            np.greater(room.bins[feature], cut, out=right)
+            if gap_left and feature in room.gaps:
+                right[room.gaps[feature]] = False
+            for plane, clear in ruled_out:
+                np.multiply(right.view(np.uint8), clear, out=bits)
+                np.bitwise_or(planes[plane], bits, out=planes[plane])
+        value = self.values[0][planes[0]]
+        full = np.flatnonzero(planes[0] == 255)
+        for values, plane in zip(self.values[1:], planes[1:], strict=True):
+            theirs = plane[full]
+            value[full] = values[theirs]
+            full = full[theirs == 255]
+        total += value
+
+
+def _bits(begin: int, end: int) -> list[tuple[int, np.uint8]]:
+    """Leaves begin to end - 1 as (plane, bits)."""
+    bits = (1 << end) - (1 << begin)
+    return [(plane, BYTES[bits >> 8 * plane & 255]) for plane in range(begin // 8, (end + 7) // 8)]
+
+
+def _alike(bins: dict[int, Column], gaps: dict[int, Column]) -> tuple[Column, Column]:
+    """Rows that lie between the same cuts end in the same leaves: places of one of each kind, and which kind each row
+    is of. Kinds are told apart by a sum, and where two of them have the same every row is its own kind."""
+    columns = [*bins.values(), *gaps.values()]
+    weights = np.random.default_rng(0).integers(1, 1 << 62, len(columns), np.uint64) * np.uint64(2) + np.uint64(1)
+    total = np.zeros(len(columns[0]), np.uint64)
+    for column, weight in zip(columns, weights, strict=True):
+        total += column.astype(np.uint64) * weight
+    _, chosen, of = np.unique(total, return_index=True, return_inverse=True)
+    if all(np.array_equal(column[chosen][of], column) for column in columns):
+        return chosen, of
+    every = np.arange(len(total))
+    return every, every
 
 
 def grow(rows: F64, target: F64, *, rising: tuple[int, ...] = (), seed: int = 0, **options: Any) -> Trees:

@@ -126,11 +126,15 @@ class Record(NamedTuple):
 
 
 def compiled(function: F) -> F:
-    """Machine code, kept beside this file or in the user's cache; where neither can be written, made each time."""
+    """Machine code, kept beside this file or in the user's cache; where neither can be written, made each time.
+
+    Without the wrapper for C and the rewrites of array expressions, of which there are none, it takes less to make.
+    """
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True, "no_cfunc_wrapper": True}
     try:
-        return cast(F, njit(cache=True, nogil=True)(function))
+        return cast(F, njit(cache=True, **options)(function))
     except RuntimeError:
-        return cast(F, njit(nogil=True)(function))
+        return cast(F, njit(**options)(function))
 
 
 @compiled

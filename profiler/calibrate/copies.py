@@ -1,7 +1,7 @@
 """Copies between the tiers, alone and with others at the same time: operators on streams of their own.
 
-Several processes copy the same sizes in the same turns of a common clock. What each measures is the median of its own
-copies in a turn, each into memory that it allocates itself, as a plan's copies do::
+Several processes copy the same sizes in the same turns of a common clock. What each measures is the typical time of its
+own copies in a turn, each into memory that it allocates itself, as a plan's copies do::
 
     turn      |  4 KiB out  |  4 KiB in  |  64 KiB out  | ...
     process 0    == == ==      == == ==     === === ===
@@ -10,18 +10,25 @@ copies in a turn, each into memory that it allocates itself, as a plan's copies 
 
 from __future__ import annotations
 
-import statistics
 import time
 from typing import Literal, NamedTuple
 
-SIZES = tuple(1 << n for n in range(12, 29, 2))
-"""4 KiB to 256 MiB."""
+from profiler.calibrate.child import typical
 
-TURN_S = 0.6
+SIZES = tuple(1 << n for n in range(12, 29))
+"""4 KiB to 256 MiB, each twice the one before: bandwidth falls where a cache ends, within one of these steps."""
+
+LARGE = 8 << 20
+"""Bytes from which a copy may meet memory that was never touched, and takes milliseconds."""
+
+
+def turn_s(size: int) -> float:
+    """How long all processes copy one size in one direction."""
+    return 0.7 if size >= LARGE else 0.25
 
 
 class Copy(NamedTuple):
-    """One size, one direction: median microseconds."""
+    """One size, one direction: typical microseconds (`child.typical`)."""
 
     way: Literal["CopyOut", "CopyIn"]
     size: int
@@ -35,7 +42,8 @@ def measure(start: float) -> list[Copy]:
     from profiler.apply.copies import copy_in, copy_out, device_block
 
     found = []
-    for number, size in enumerate(SIZES):
+    begin = start
+    for size in SIZES:
         block = device_block((size,), ms.uint8)
         filled = copy_out(block, size)
 
@@ -46,13 +54,13 @@ def measure(start: float) -> list[Copy]:
             copy_in(filled, device_block((size,), ms.uint8))  # type: ignore[arg-type]
 
         ways: tuple[Literal["CopyOut", "CopyIn"], ...] = ("CopyOut", "CopyIn")
-        for place, (way, copy) in enumerate(zip(ways, (out, back), strict=True)):
-            begin = start + (2 * number + place) * TURN_S
+        for way, copy in zip(ways, (out, back), strict=True):
             time.sleep(max(0.0, begin - time.time()))
             times: list[float] = []
-            while time.time() < begin + 0.8 * TURN_S or len(times) < 3:
+            while time.time() < begin + 0.8 * turn_s(size) or len(times) < 3:
                 before = time.perf_counter()
                 copy()
                 times.append(time.perf_counter() - before)
-            found.append(Copy(way, size, statistics.median(times) * 1e6))
+            found.append(Copy(way, size, typical(times) * 1e6))
+            begin += turn_s(size)
     return found

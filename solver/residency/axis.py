@@ -15,10 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from solver.residency.compiled import entry
 from solver.residency.problem import Int64s, Problem
 
 
@@ -124,7 +124,7 @@ def _laid_out(problem: Problem) -> tuple[Int64s, ...]:
     )
 
 
-@numba.njit(cache=True)
+@entry
 def _longest(begin, end, to_the_end, stream, duration, first, storage, is_write, free, ready, busy):  # type: ignore[no-untyped-def]
     """Least nanoseconds from the start of operator `begin` to that of `end` (or of all of them to be over).
 
@@ -152,7 +152,7 @@ def _longest(begin, end, to_the_end, stream, duration, first, storage, is_write,
     return max(now, free[0])  # `end` is a compute operator
 
 
-@numba.njit(cache=True)
+@entry
 def _tails(n, stream, duration, first, storage, is_write, free, ready, busy):  # type: ignore[no-untyped-def]
     """Least nanoseconds from the start of each operator to the end of the step: `_longest`, backwards.
 

@@ -10,9 +10,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from solver.residency.compiled import entry
 from solver.residency.problem import Int64s
 
 
@@ -29,7 +29,7 @@ def clashes(parts: Int64s, reruns: int, storages: int) -> tuple[Int64s, Int64s]:
     return np.asarray(at, dtype=np.int64), np.asarray(keys % max(reruns, 1), dtype=np.int64)
 
 
-@numba.njit(cache=True)
+@entry
 def _pairs(parts, drops, drop_at, found):  # type: ignore[no-untyped-def]
     """Writes as many pairs as `found` has room for; returns how many there are, some of them twice."""
     count = 0

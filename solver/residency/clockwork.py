@@ -14,14 +14,40 @@ last first, each as late as its consumer and the link allow, where memory (in ti
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from solver.residency.compiled import entry, inner
 from solver.residency.draft import Bools, Draft, Table
+from solver.residency.layout import (
+    BY_LATEST,
+    BY_LEAVE,
+    BYTES,
+    EXTRA,
+    FIRST_GAP,
+    IN_NS,
+    LAST_ARRIVAL,
+    LAST_DEPARTURE,
+    LATEST,
+    LEAVE,
+    LOAD,
+    NEXT_ARRIVAL,
+    OUT_NS,
+    PART_AT,
+    RERUN_BEFORE,
+    ROOMY,
+    SIZE,
+    STORAGE,
+    VERSION,
+    WRAPS,
+    WRITTEN,
+)
 from solver.residency.problem import Int64s
 
 LEAD = 1.25
 """Copies back are given this many times their own duration where memory allows: measured times vary."""
+
+
+NEVER = np.iinfo(np.int64).max
 
 
 def plan_times(
@@ -32,24 +58,21 @@ def plan_times(
     if fixed is None:
         fixed = np.zeros(table.count, dtype=np.bool_)
     set_positions(
-        problem.n, problem.hbm_bytes, problem.load, start, end, lead,
-        table.storage, table.bytes, table.before, table.leave, table.latest, table.written, table.wraps, table.version,
-        table.first_gap, table.next_departure, table.last_departure, table.next_arrival, table.last_arrival,
-        table.roomy, table.duplex, table.out_ns, table.in_ns, table.by_leave, table.by_latest,
-        table.size, table.parts, table.part_at, table.extra, table.rerun_before,
-        draft.tier, draft.out, draft.back, draft.chosen, fixed,
-    )  # fmt: skip
+        table.layout, problem.hbm_bytes, start, end, lead, draft.tier, draft.out, draft.back, draft.chosen, fixed
+    )
 
 
-@numba.njit(cache=True, nogil=True)
-def set_positions(  # type: ignore[no-untyped-def]
-    n, budget, load, start, end, lead,
-    storage, size, before, leave, latest, written, wraps, version,
-    first_gap, next_departure, last_departure, next_arrival, last_arrival,
-    roomy, duplex, out_ns, in_ns, by_leave, by_latest,
-    storage_size, parts, part_at, extra, rerun_before,
-    tier, out, back, chosen, fixed,
-):
+@entry
+def set_positions(layout, budget, start, end, lead, tier, out, back, chosen, fixed):  # type: ignore[no-untyped-def]
+    n, parts, links = layout.n, layout.parts, layout.links
+    storage, size, leave, latest = layout.gaps[STORAGE], layout.gaps[BYTES], layout.gaps[LEAVE], layout.gaps[LATEST]
+    written, wraps, version = layout.gaps[WRITTEN], layout.gaps[WRAPS], layout.gaps[VERSION]
+    by_leave, by_latest = layout.gaps[BY_LEAVE], layout.gaps[BY_LATEST]
+    load, next_arrival = layout.operators[LOAD], layout.operators[NEXT_ARRIVAL]
+    last_departure, last_arrival = layout.operators[LAST_DEPARTURE], layout.operators[LAST_ARRIVAL]
+    first_gap, storage_size = layout.storages[FIRST_GAP], layout.storages[SIZE]
+    part_at, extra, rerun_before = layout.reruns[PART_AT], layout.reruns[EXTRA], layout.reruns[RERUN_BEFORE]
+    roomy = layout.tiers[ROOMY]
     gaps, tiers = len(tier), len(roomy)
     change = np.zeros(n + 2, np.int64)  # of HBM in time, as differences along the operators
     peaks = np.zeros(n, np.int64)
@@ -104,11 +127,11 @@ def set_positions(  # type: ignore[no-untyped-def]
             if not fixed[g]:  # in a tight tier no earlier than need be: its room counts from there
                 place = _last_ended(end, last_departure, final, leave[g], begin) if roomy[t] else leave[g]
             begin = max(begin, end[place])
-            link[t] = begin + out_ns[t, g]
+            link[t] = begin + links[OUT_NS, t, g]
             free = max(free, link[t])
         out[g] = place
         first = max(leave[g], place) + 1
-        off[g] = max(first, _first_from(start, first, n, free))
+        off[g] = max(first, first_from(start, first, n, free))
     for g in range(gaps):
         if tier[g] < 0:
             continue
@@ -126,7 +149,7 @@ def set_positions(  # type: ignore[no-untyped-def]
         total += change[k]
         held[k] = load[k] + total + peaks[k]
 
-    link[:] = np.iinfo(np.int64).max
+    link[:] = NEVER
     for i in range(gaps):
         g = by_latest[i]
         t = tier[g]
@@ -137,12 +160,12 @@ def set_positions(  # type: ignore[no-untyped-def]
         if due[g] >= n:
             continue
         finish = min(start[due[g]], link[t])
-        duration = in_ns[t, g]
+        duration = links[IN_NS, t, g]
         link[t] = finish - duration
         # The last arrival whose issue is early enough for the copy to end in time.
         wanted = due[g]
         first = 0 if wraps[g] else leave[g] + 1
-        low = _first_from(start, first, due[g], finish - int(lead * duration) + 1) - 1
+        low = first_from(start, first, due[g], finish - int(lead * duration) + 1) - 1
         wanted = max(first, min(wanted, low))
         limit = wanted
         k = due[g] - 1
@@ -163,8 +186,8 @@ def set_positions(  # type: ignore[no-untyped-def]
             held[k] += size[g]
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _first_from(times, first, last, at):  # type: ignore[no-untyped-def]
+@inner
+def first_from(times, first, last, at):  # type: ignore[no-untyped-def]
     """The first operator in first .. last - 1 with times >= at; `last` where there is none. `times` rise."""
     low, high = first, last
     while low < high:
@@ -176,7 +199,7 @@ def _first_from(times, first, last, at):  # type: ignore[no-untyped-def]
     return low
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inner
 def _last_ended(end, last_departure, first, last, at):  # type: ignore[no-untyped-def]
     """The last departure in first .. last whose operator has ended by `at`; `first` where there is none."""
     low, high = first, last

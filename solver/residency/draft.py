@@ -21,8 +21,9 @@ from hyperopt.engine import Orders, arrays_of
 from hyperopt.plan import HOST, Action, ActionKind, Recompute, Residency
 from solver.residency.candidates import Decisions, Move, Rerun
 from solver.residency.clashes import clashes
+from solver.residency.layout import Layout
 from solver.residency.problem import Gap, Int64s, Problem
-from solver.residency.rehearsal import Layout, Stage, World, stage_for, trimmed, write
+from solver.residency.rehearsal import Stage, World, stage_for, trimmed, write
 
 Bools = npt.NDArray[np.bool_]
 
@@ -193,21 +194,37 @@ class Table:
 
     @cached_property
     def layout(self) -> Layout:
-        run_at = np.concatenate([[0], np.cumsum([len(r.ops) for r in self.reruns])]).astype(np.int64)
-        order = sorted(range(len(self.reruns)), key=lambda r: (self.reruns[r].before, self.reruns[r].ops))
-        own: dict[str, Any] = {
-            "n": self.problem.n,
-            "load": self.problem.load,
-            "arrivals": np.asarray(self.problem.arrivals, dtype=np.int64),
-            "departures": np.asarray(self.problem.departures, dtype=np.int64),
-            "clash_at": self.rerun_clashes[0],
-            "clash": self.rerun_clashes[1],
-            "run_at": run_at,
-            "run": np.asarray([k for r in self.reruns for k in r.ops], dtype=np.int64),
-            "target": np.asarray([r.target for r in self.reruns], dtype=np.int64),
-            "turns": np.asarray(order, dtype=np.int64),
-        }
-        return Layout(**{name: own[name] if name in own else getattr(self, name) for name in Layout._fields})
+        problem, reruns = self.problem, self.reruns
+        run_at = np.cumsum([0, *(len(r.ops) for r in reruns)])
+        clash_at, clash = self.rerun_clashes
+        turns = sorted(range(len(reruns)), key=lambda r: (reruns[r].before, reruns[r].ops))
+        return Layout(
+            n=problem.n,
+            gaps=_rows(
+                self.storage, self.bytes, self.after, self.before, self.leave, self.latest, self.written, self.wraps,
+                self.version, self.kept, self.by_leave, self.by_latest,
+            ),
+            operators=_rows(
+                np.append(problem.load, 0), self.next_compute, self.next_departure, self.last_departure,
+                self.next_arrival, self.last_arrival,
+            ),
+            storages=_rows(
+                self.first_gap, self.writer_at, np.append(self.last_access, 0), np.append(self.stays, 0),
+                np.append(self.size, 0),
+            ),
+            reruns=_rows(
+                self.part_at, np.append(self.extra, 0), np.append(self.rerun_before, 0), run_at,
+                np.append([r.target for r in reruns], 0), clash_at, np.append(turns, 0),
+            ),
+            tiers=_rows(self.roomy, self.room, self.duplex),
+            links=np.stack([self.out_ns, self.in_ns]),
+            parts=self.parts,
+            writer=self.writer,
+            arrivals=np.asarray(problem.arrivals, dtype=np.int64),
+            departures=np.asarray(problem.departures, dtype=np.int64),
+            clash=clash,
+            run=np.asarray([k for r in reruns for k in r.ops], dtype=np.int64),
+        )  # fmt: skip
 
     @cached_property
     def world(self) -> World:
@@ -269,8 +286,11 @@ class Table:
 
     def orders(self, draft: Draft) -> Orders:
         """The draft as the engine's orders."""
-        stage = self.stage
-        counts = write(self.world, self.layout, stage, draft.tier, draft.out, draft.back, draft.chosen)
+        stage, tables = self.stage, self.arrays.tables
+        counts = write(
+            tables.read_at, tables.read, tables.write_at, tables.write, self.layout, stage.orders, stage.events,
+            stage.places, stage.turn, draft.tier, draft.out, draft.back, draft.chosen,
+        )  # fmt: skip
         return trimmed(stage.orders, counts)
 
     def residency(self, draft: Draft) -> Residency:
@@ -302,6 +322,10 @@ def residency_of(problem: Problem, orders: Orders) -> Residency:
         for s, t in zip(orders.initial.tolist(), orders.initial_tier.tolist(), strict=True)
     }
     return Residency(initial=initial, actions=tuple(actions), recompute=tuple(recompute))
+
+
+def _rows(*rows: npt.NDArray[Any]) -> Int64s:
+    return np.asarray(np.stack(rows), dtype=np.int64)
 
 
 def _next(places: list[int], n: int) -> Int64s:

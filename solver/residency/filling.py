@@ -8,11 +8,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from solver.residency.draft import Draft, Table
+from solver.residency.compiled import ZERO, entry, inner
+from solver.residency.draft import STAYS, Draft, Table
+from solver.residency.layout import (
+    AFTER,
+    BEFORE,
+    BYTES,
+    CLASH_AT,
+    EXTRA,
+    FIRST_GAP,
+    KEPT,
+    LEAVE,
+    LOAD,
+    PART_AT,
+    RERUN_BEFORE,
+    ROOM,
+    ROOMY,
+    SIZE,
+    STORAGE,
+    VERSION,
+    WRAPS,
+)
 from solver.residency.problem import Int64s
 from solver.residency.rooms import occupy, tier_load
 
@@ -21,6 +40,9 @@ Floats = npt.NDArray[np.float64]
 
 BATCH = 3_000
 """Operators of a step for each option more that is taken before all are ranked anew."""
+
+NOWHERE = np.int64(STAYS)
+"""STAYS, but no literal: see `compiled`."""
 
 
 @dataclass(frozen=True)
@@ -63,37 +85,34 @@ def in_time(table: Table, start: Int64s, end: Int64s) -> Spans:
 def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> int:
     """Adds gaps and reruns to the draft, in place, until each operator's load is within `budget`: then -1, else the
     operator at which nothing more can be done."""
-    clash_at, clash = table.rerun_clashes
-    problem = table.problem
     return int(
         add_until_fits(
-            problem.n, budget, problem.load, table.storage, table.bytes, table.after, table.before, table.leave,
-            spans.first, spans.end, table.wraps, table.version, table.kept, table.first_gap, table.roomy, table.room,
-            table.size, table.parts, table.part_at, table.extra, table.rerun_before, clash_at, clash,
-            costs.out, costs.back, costs.reruns, 1 + problem.n // BATCH, draft.tier, draft.chosen,
+            table.layout, budget, spans.first, spans.end, costs.out, costs.back, costs.reruns,
+            1 + table.problem.n // BATCH, draft.tier, draft.chosen,
         )
     )  # fmt: skip
 
 
 def prune(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) -> None:
     """Takes out of the draft, dearest first, what it fits without."""
-    problem = table.problem
     table.settle(draft)
     tier = np.maximum(draft.tier, 0), np.arange(table.count)
     dear = (costs.out[tier] + costs.back[tier]) / np.maximum(table.bytes, 1)
     order = np.argsort(-np.where(draft.tier >= 0, dear, -1.0))
     remove_surplus(
-        problem.n, budget, problem.load, table.bytes, spans.first, spans.end, table.wraps, table.leave,
-        table.first_gap, table.size, table.parts, table.part_at, table.extra, table.rerun_before, order,
-        np.arange(len(draft.chosen)), draft.tier, draft.chosen,
-    )  # fmt: skip
+        table.layout, budget, spans.first, spans.end, order, np.arange(len(draft.chosen)), draft.tier, draft.chosen
+    )
     table.settle(draft)
 
 
-@numba.njit(cache=True, nogil=True)
-def shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen):  # type: ignore[no-untyped-def]
+@inner
+def shortened(layout, first, end, chosen):  # type: ignore[no-untyped-def]
     """`end` of each gap where chosen reruns need its storage earlier: it has to be back before them."""
-    until = np.minimum(end, n)
+    parts, wraps, leave, first_gap = layout.parts, layout.gaps[WRAPS], layout.gaps[LEAVE], layout.storages[FIRST_GAP]
+    part_at, rerun_before = layout.reruns[PART_AT], layout.reruns[RERUN_BEFORE]
+    until = np.empty(len(end), np.int64)
+    for g in range(len(end)):
+        until[g] = min(end[g], layout.n)
     for r in range(len(chosen)):
         if chosen[r]:
             for p in range(part_at[r], part_at[r + 1]):
@@ -105,9 +124,12 @@ def shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_befo
     return until
 
 
-@numba.njit(cache=True, nogil=True)
-def load_without(n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen):  # type: ignore[no-untyped-def]
+@inner
+def load_without(layout, first, end, tier, chosen):  # type: ignore[no-untyped-def]
     """Bytes at each operator with the chosen gaps and reruns off."""
+    n, parts, size, wraps = layout.n, layout.parts, layout.gaps[BYTES], layout.gaps[WRAPS]
+    load, storage_size = layout.operators[LOAD], layout.storages[SIZE]
+    part_at, extra, rerun_before = layout.reruns[PART_AT], layout.reruns[EXTRA], layout.reruns[RERUN_BEFORE]
     change = np.zeros(n + 2, np.int64)
     peaks = np.zeros(n, np.int64)
     for g in range(len(tier)):
@@ -141,17 +163,17 @@ def load_without(n, load, size, first, end, wraps, storage_size, parts, part_at,
     return held
 
 
-@numba.njit(cache=True, nogil=True)
-def add_until_fits(  # type: ignore[no-untyped-def]
-    n, budget, load, storage, size, after, before, leave, first, end, wraps, version, kept, first_gap, roomy, room,
-    storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
-    out_cost, back_cost, rerun_cost, batch, tier, chosen,
-):
+@entry
+def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, batch, tier, chosen):  # type: ignore[no-untyped-def]
+    n, parts, clash = layout.n, layout.parts, layout.clash
+    storage, size, after, before = layout.gaps[STORAGE], layout.gaps[BYTES], layout.gaps[AFTER], layout.gaps[BEFORE]
+    leave, wraps, version, kept = layout.gaps[LEAVE], layout.gaps[WRAPS], layout.gaps[VERSION], layout.gaps[KEPT]
+    first_gap, storage_size = layout.storages[FIRST_GAP], layout.storages[SIZE]
+    part_at, rerun_before, clash_at = layout.reruns[PART_AT], layout.reruns[RERUN_BEFORE], layout.reruns[CLASH_AT]
+    roomy, room = layout.tiers[ROOMY], layout.tiers[ROOM]
     gaps, reruns, tiers = len(tier), len(chosen), len(roomy)
-    end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
-    held = load_without(
-        n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
-    )
+    end = shortened(layout, first, end, chosen)
+    held = load_without(layout, first, end, tier, chosen)
     used = tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier)
     shut = np.zeros((tiers, gaps), np.bool_)
     shut_rerun = np.zeros(reruns, np.bool_)
@@ -242,10 +264,7 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 break
             score[i] = np.inf
             if where[i] < 0:
-                taken += _make_again(
-                    option[i], n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
-                    first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
-                )
+                taken += _make_again(layout, option[i], held, first, end, tier, chosen, shut_rerun, dropped, needed)
                 continue
             g, t = option[i], where[i]
             if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
@@ -258,15 +277,11 @@ def add_until_fits(  # type: ignore[no-untyped-def]
                 if wraps[h]:  # a wrap takes the place of the first and the last gap
                     able = able and after[g] >= 0 and before[g] < n
             if able and not roomy[t]:
-                occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
-                tier[g] = t
-                occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                _go(layout, g, t, t, used, tier)
                 for k in range(n + 1):
                     able = able and used[t, k] <= room[t]
                 if not able:
-                    occupy(used[t], n, -1, s, t, size, before, leave, wraps, version, first_gap, tier)
-                    tier[g] = -1
-                    occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                    _go(layout, g, NOWHERE, t, used, tier)
             if not able:
                 shut[t, g] = True
                 continue
@@ -274,23 +289,33 @@ def add_until_fits(  # type: ignore[no-untyped-def]
             taken += 1
             for h in range(first_gap[s], first_gap[s + 1]):
                 if wraps[g] and h != g and tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
-                    i = tier[h]
-                    if not roomy[i]:
-                        occupy(used[i], n, -1, s, i, size, before, leave, wraps, version, first_gap, tier)
+                    if not roomy[tier[h]]:
+                        _go(layout, h, NOWHERE, tier[h], used, tier)
                     tier[h] = -1
-                    if not roomy[i]:
-                        occupy(used[i], n, 1, s, i, size, before, leave, wraps, version, first_gap, tier)
-                    _add(held, n, size[h], first[h], end[h], False)
+                    _add(held, size[h], first[h], end[h])
             _pay(g, storage, version, wraps, first_gap, paid[t])
-            _add(held, n, -size[g], first[g], end[g], wraps[g])
+            _add_off(held, -size[g], first[g], end[g], wraps[g])
 
 
-@numba.njit(cache=True, nogil=True)
-def _make_again(  # type: ignore[no-untyped-def]
-    r, n, held, storage_size, parts, part_at, extra, rerun_before, clash_at, clash,
-    first_gap, wraps, leave, size, first, end, tier, chosen, shut_rerun, dropped, needed,
-):
+@inner
+def _go(layout, g, to, of, used, tier):  # type: ignore[no-untyped-def]
+    """Sends gap g to a tier, or nowhere, and counts anew what its storage has in tier `of`."""
+    n, s, size, before = layout.n, layout.gaps[STORAGE, g], layout.gaps[BYTES], layout.gaps[BEFORE]
+    leave, wraps, version = layout.gaps[LEAVE], layout.gaps[WRAPS], layout.gaps[VERSION]
+    first_gap = layout.storages[FIRST_GAP]
+    for sign in (-1, 1):
+        occupy(used[of], n, sign, s, of, size, before, leave, wraps, version, first_gap, tier)
+        tier[g] = to
+
+
+@inner
+def _make_again(layout, r, held, first, end, tier, chosen, shut_rerun, dropped, needed):  # type: ignore[no-untyped-def]
     """Chooses rerun r unless what it drops or needs is moved at the time; returns whether it did."""
+    parts, clash = layout.parts, layout.clash
+    size, leave, wraps = layout.gaps[BYTES], layout.gaps[LEAVE], layout.gaps[WRAPS]
+    first_gap, storage_size = layout.storages[FIRST_GAP], layout.storages[SIZE]
+    part_at, extra, rerun_before = layout.reruns[PART_AT], layout.reruns[EXTRA], layout.reruns[RERUN_BEFORE]
+    clash_at = layout.reruns[CLASH_AT]
     if chosen[r] or shut_rerun[r]:
         return False
     at = rerun_before[r]
@@ -307,21 +332,21 @@ def _make_again(  # type: ignore[no-untyped-def]
         elif since < at:
             needed[s] += 1
         if what == 0:
-            _add(held, n, -storage_size[s], since + 1, at, False)
+            _add(held, -storage_size[s], since + 1, at)
         elif (what == 1 or what == 3) and since < at:
-            _add(held, n, storage_size[s], since, at + 1, False)
+            _add(held, storage_size[s], since, at + 1)
         if what == 1:
             for h in range(first_gap[s], first_gap[s + 1]):
                 if (wraps[h] or leave[h] < at) and at < end[h]:
                     sooner = at if wraps[h] else max(at, first[h])
                     if tier[h] >= 0:
-                        _add(held, n, size[h], sooner, end[h], False)
+                        _add(held, size[h], sooner, end[h])
                     end[h] = sooner
     held[at] += extra[r]
     return True
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inner
 def _able(r, at, parts, part_at, first_gap, wraps, leave, tier):  # type: ignore[no-untyped-def]
     """Whether nothing that rerun r drops is moved, nor what it needs at the time."""
     for p in range(part_at[r], part_at[r + 1]):
@@ -332,7 +357,7 @@ def _able(r, at, parts, part_at, first_gap, wraps, leave, tier):  # type: ignore
     return True
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inner
 def _pay(g, storage, version, wraps, first_gap, paid):  # type: ignore[no-untyped-def]
     s = storage[g]
     for h in range(first_gap[s], first_gap[s + 1]):
@@ -340,43 +365,41 @@ def _pay(g, storage, version, wraps, first_gap, paid):  # type: ignore[no-untype
             paid[h] = True
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _add(held, n, amount, first, end, wraps):  # type: ignore[no-untyped-def]
+@inner
+def _add(held, amount, first, end):  # type: ignore[no-untyped-def]
+    for k in range(first, end):
+        held[k] += amount
+
+
+@inner
+def _add_off(held, amount, first, end, wraps):  # type: ignore[no-untyped-def]
+    """Adds to the operators at which a gap is off HBM: a wrap outside of first .. end - 1."""
     if wraps:
-        for k in range(end):
-            held[k] += amount
-        for k in range(first, n):
-            held[k] += amount
+        _add(held, amount, ZERO, end)
+        _add(held, amount, first, len(held))
     else:
-        for k in range(first, end):
-            held[k] += amount
+        _add(held, amount, first, end)
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _fits(held, n, amount, budget, first, end, wraps):  # type: ignore[no-untyped-def]
-    if not wraps:
-        for k in range(first, end):
-            if held[k] + amount > budget:
-                return False
-        return True
-    for k in range(end):
+@inner
+def _fits(held, amount, budget, first, end, wraps):  # type: ignore[no-untyped-def]
+    """Whether so much more is within the budget where a gap is off HBM."""
+    for k in range(ZERO if wraps else first, end):
         if held[k] + amount > budget:
             return False
-    for k in range(first, n):
+    for k in range(first if wraps else len(held), len(held)):
         if held[k] + amount > budget:
             return False
     return True
 
 
-@numba.njit(cache=True, nogil=True)
-def remove_surplus(  # type: ignore[no-untyped-def]
-    n, budget, load, size, first, end, wraps, leave, first_gap, storage_size, parts, part_at, extra, rerun_before,
-    order, rerun_order, tier, chosen,
-):
-    end = shortened(n, first, end, wraps, leave, first_gap, parts, part_at, rerun_before, chosen)
-    held = load_without(
-        n, load, size, first, end, wraps, storage_size, parts, part_at, extra, rerun_before, tier, chosen
-    )
+@entry
+def remove_surplus(layout, budget, first, end, order, rerun_order, tier, chosen):  # type: ignore[no-untyped-def]
+    parts, size, wraps = layout.parts, layout.gaps[BYTES], layout.gaps[WRAPS]
+    part_at, rerun_before = layout.reruns[PART_AT], layout.reruns[RERUN_BEFORE]
+    storage_size = layout.storages[SIZE]
+    end = shortened(layout, first, end, chosen)
+    held = load_without(layout, first, end, tier, chosen)
     for i in range(len(rerun_order)):
         r = rerun_order[i]
         if not chosen[r]:
@@ -384,18 +407,19 @@ def remove_surplus(  # type: ignore[no-untyped-def]
         at, fits = rerun_before[r], True
         for p in range(part_at[r], part_at[r + 1]):  # several drops overlap: all of them are put back at once
             if parts[p, 4] == 0:
-                _add(held, n, storage_size[parts[p, 1]], parts[p, 2] + 1, at, False)
+                _add(held, storage_size[parts[p, 1]], parts[p, 2] + 1, at)
         for p in range(part_at[r], part_at[r + 1]):
-            if parts[p, 4] == 0 and fits:
-                fits = _fits(held, n, 0, budget, parts[p, 2] + 1, at, False)
+            if parts[p, 4] == 0:
+                for k in range(parts[p, 2] + 1, at):
+                    fits = fits and held[k] <= budget
         if fits:
             chosen[r] = False
             continue
         for p in range(part_at[r], part_at[r + 1]):
             if parts[p, 4] == 0:
-                _add(held, n, -storage_size[parts[p, 1]], parts[p, 2] + 1, at, False)
+                _add(held, -storage_size[parts[p, 1]], parts[p, 2] + 1, at)
     for i in range(len(order)):
         g = order[i]
-        if tier[g] >= 0 and _fits(held, n, size[g], budget, first[g], end[g], wraps[g]):
+        if tier[g] >= 0 and _fits(held, size[g], budget, first[g], end[g], wraps[g]):
             tier[g] = -1
-            _add(held, n, size[g], first[g], end[g], wraps[g])
+            _add_off(held, size[g], first[g], end[g], wraps[g])

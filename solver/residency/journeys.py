@@ -15,17 +15,18 @@ Being resident at both ends, a storage may also start outside (`wrap`): then it 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from solver.residency.compiled import ZERO, entry, inner
 from solver.residency.turns import in_turns
 
 
-@numba.njit(cache=True)
+@entry
 def cheapest(prices, table):  # type: ignore[no-untyped-def]
     """Fills a table of minima of `prices` over 1, 2, 4, ... slots, for `_least`."""
     count = len(prices)
-    table[0, :count] = prices
+    for i in range(count):
+        table[0, i] = prices[i]
     width, level = 1, 1
     while 2 * width <= count:
         for i in range(count - 2 * width + 1):
@@ -34,7 +35,7 @@ def cheapest(prices, table):  # type: ignore[no-untyped-def]
         level += 1
 
 
-@numba.njit(cache=True)
+@inner
 def _least(table, first, last):  # type: ignore[no-untyped-def]
     """The least price in slots first .. last."""
     level = 0
@@ -43,7 +44,7 @@ def _least(table, first, last):  # type: ignore[no-untyped-def]
     return min(table[level, first], table[level, last - (1 << level) + 1])
 
 
-@numba.njit(cache=True)
+@inner
 def _move(size, first, end, written, due, out_ns, in_ns, held, out_table, in_prices):  # type: ignore[no-untyped-def]
     """Best (saving, row off from, row back at) of one move; `held` summed up; out_ns 0: nothing to copy out.
 
@@ -73,7 +74,7 @@ def _move(size, first, end, written, due, out_ns, in_ns, held, out_table, in_pri
     return best, best_i, best_k
 
 
-@numba.njit(cache=True)
+@inner
 def _drop(  # type: ignore[no-untyped-def]
     size,
     first,
@@ -121,7 +122,7 @@ def _drop(  # type: ignore[no-untyped-def]
     return best, first, best_k
 
 
-@numba.njit(cache=True)
+@inner
 def other_way(due, slot, rerun_ns, out_ns, in_ns, work_table, out_best, back_best):  # type: ignore[no-untyped-def]
     """The least that a freed input costs when it is made again or moved, by slot `due`."""
     best = np.inf
@@ -132,7 +133,7 @@ def other_way(due, slot, rerun_ns, out_ns, in_ns, work_table, out_best, back_bes
     return best
 
 
-@numba.njit(cache=True)
+@entry
 def decide(  # type: ignore[no-untyped-def]
     unit_first,
     kind,
@@ -192,7 +193,6 @@ def decide(  # type: ignore[no-untyped-def]
         for g in range(begin, stop):
             at = g - begin
             paid[at, 0] = free[at, 0] = lone[at, 0] = -np.inf
-            may_end_off = kind[g] == 4
             if kind[g] == 3:
                 for t in range(tiers):
                     if in_ns[g, t] < 0:
@@ -206,14 +206,7 @@ def decide(  # type: ignore[no-untyped-def]
                             value = size[g] * held[t, k] - (0.0 if never else in_ns[g, t] * least)
                             if value > free[at, 0]:
                                 free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, 0, k
-                if proof and tiers > 1:
-                    value = in_turns(
-                        kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held, out_prices,
-                        in_prices, ending, False, False,
-                    )
-                    free[at, 0] = max(free[at, 0], value)
-                continue
-            if may_end_off:
+            elif kind[g] == 4:
                 for t in range(tiers):
                     if in_ns[g, t] < 0:
                         continue
@@ -229,20 +222,9 @@ def decide(  # type: ignore[no-untyped-def]
                         value = size[g] * (held[t, last] - held[t, i]) - out_ns[g, t] * least
                         if value > paid[at, 0]:
                             paid[at, 0], paid[at, 1], paid[at, 2], paid[at, 3] = value, t, i, last
-                if proof and tiers > 1:
-                    for copied in range(2):
-                        value = in_turns(
-                            kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held,
-                            out_prices, in_prices, ending, rerun_ns[g] >= 0, copied == 1,
-                        )
-                        if copied == 1:
-                            free[at, 0] = max(free[at, 0], value)
-                        else:
-                            paid[at, 0] = max(paid[at, 0], value)
+            elif first[g] >= end[g]:
                 continue
-            if first[g] >= end[g]:
-                continue
-            for t in range(tiers):
+            for t in range(tiers if kind[g] < 3 else 0):
                 if in_ns[g, t] < 0:
                     continue
                 if out_ns[g, t] >= 0:  # else no copy can be made there, only be there from the start
@@ -266,7 +248,7 @@ def decide(  # type: ignore[no-untyped-def]
                     end[g],
                     written[g],
                     due[g],
-                    0,
+                    ZERO,
                     in_ns[g, t],
                     held[t],
                     out_tables[t],
@@ -274,7 +256,7 @@ def decide(  # type: ignore[no-untyped-def]
                 )
                 if value > free[at, 0]:
                     free[at, 0], free[at, 1], free[at, 2], free[at, 3] = value, t, i, k
-            if rerun_ns[g] >= 0:
+            if rerun_ns[g] >= 0 and kind[g] < 3:
                 lone[at, 0], lone[at, 1], lone[at, 2] = _drop(
                     size[g],
                     first[g],
@@ -297,35 +279,32 @@ def decide(  # type: ignore[no-untyped-def]
                     back_best,
                     ending,
                 )
-            if proof and (tiers > 1 or rerun_ns[g] >= 0):
-                for copied in range(2):
+            if proof and (tiers > 1 or (rerun_ns[g] >= 0 and kind[g] < 3)):
+                for copied in range(2 if kind[g] != 3 else 1):
                     value = in_turns(
                         kind[g], size[g], first[g], end[g], written[g], due[g], out_ns[g], in_ns[g], held, out_prices,
-                        in_prices, ending, rerun_ns[g] >= 0, copied == 1,
+                        in_prices, ending, rerun_ns[g] >= 0 and kind[g] != 3, copied == 1,
                     )
-                    if copied == 1:
+                    if copied == 1 or kind[g] == 3:
                         free[at, 0] = max(free[at, 0], value)
                     else:
                         paid[at, 0] = max(paid[at, 0], value)
-        value = _journey(
-            begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out
-        )
-        if wraps:
+        value, again = -1.0, wraps
+        for turn in range(3 if wraps else 1):  # wrapped, not, and wrapped again where that was no worse
+            wrapped = wraps and turn != 1
+            if turn == 2 and not again:
+                break
             other = _journey(
-                begin, stop, kind, version, paid, free, lone, True, choice, tier, row_from, row_back, pays_out
+                begin, stop, kind, version, paid, free, lone, wrapped, choice, tier, row_from, row_back, pays_out
             )
-            if other < value:
-                value = _journey(
-                    begin, stop, kind, version, paid, free, lone, False, choice, tier, row_from, row_back, pays_out
-                )
-            else:
-                value = other
+            again = other <= value
+            value = max(value, other)
         saving[u] = value
         total += value
     return total
 
 
-@numba.njit(cache=True)
+@inner
 def _journey(  # type: ignore[no-untyped-def]
     begin, stop, kind, version, paid, free, lone, wrapped, choice, tier, row_from, row_back, pays_out
 ):
@@ -380,18 +359,18 @@ def _journey(  # type: ignore[no-untyped-def]
     return total
 
 
-@numba.njit(cache=True)
+@inner
 def _skipped(kind, wrapped):  # type: ignore[no-untyped-def]
     """Whether a gap does not exist in this mode: head and tail are other gaps when the storage wraps."""
     return (kind == 1 or kind == 2) if wrapped else kind > 2
 
 
-@numba.njit(cache=True)
+@inner
 def _alone(h, begin, kind, lone, wrapped):  # type: ignore[no-untyped-def]
     return 0.0 if _skipped(kind[h], wrapped) else max(0.0, lone[h - begin, 0])
 
 
-@numba.njit(cache=True)
+@inner
 def _with_copy(h, begin, kind, free, lone, wrapped):  # type: ignore[no-untyped-def]
     if _skipped(kind[h], wrapped):
         return 0.0

@@ -6,29 +6,39 @@
         └─────▶ or some copies shifted ────────────────────────────────────────────┘
 
 `play` runs so many rounds and can be called again to go on: all that it knows is in its arguments, so that how the
-rounds are cut into calls does not change what they find. Numba's cache of it is as old as this file: after a change
-in `ruin`, `filling`, `clockwork` or `rehearsal` alone, touch it.
+rounds are cut into calls does not change what they find. After a change in `ruin`, `filling`, `clockwork` or
+`rehearsal` alone, touch this file: see `compiled`.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from hyperopt.engine import Outcome
 from hyperopt.engine.kernel import COPIES, FOR_COPY_IN, STEP
-from solver.residency.clockwork import set_positions
+from solver.residency.clockwork import LEAD, set_positions
+from solver.residency.compiled import ZERO, entry, inner
 from solver.residency.draft import Draft
 from solver.residency.filling import add_until_fits, remove_surplus
+from solver.residency.layout import BEFORE, BYTES, FIRST_GAP, PART_AT, RERUN_BEFORE, Layout
 from solver.residency.problem import Int64s
-from solver.residency.rehearsal import FITS, Layout, record_for, rehearse
+from solver.residency.rehearsal import FITS, most_copies, rehearse
 from solver.residency.ruin import (
+    BACK,
+    END,
+    MEMORY_NS,
     ON_LINKS,
+    OUT,
     ROWS,
+    START,
     STEP_NS,
+    TIER,
+    WAIT_FOR,
+    WAIT_KIND,
+    WAIT_NS,
     Known,
     force_move,
     force_rerun,
@@ -101,32 +111,38 @@ class Course(NamedTuple):
 
 def course_from(draft: Draft, outcome: Outcome, layout: Layout) -> Course:
     """Rounds that start from a plan."""
-    tiers = outcome.record.tier_bytes.shape[1]
+    record, rows = outcome.record, len(outcome.copies)
 
     def known() -> Known:
-        record = record_for(layout, tiers)
-        _copy_record(outcome.record, record, len(outcome.copies))
+        copies = np.zeros((most_copies(layout), 7), dtype=np.int64)
+        copies[:rows] = outcome.copies
         on_links = int((outcome.copies[:, 6] - outcome.copies[:, 5]).sum())
-        figures = np.asarray([outcome.step_ns, on_links, len(outcome.copies)], dtype=np.int64)
-        own = draft.copy()
-        return Known(own.tier, own.out, own.back, own.chosen, record, figures)
+        times = (record.start, record.end, record.wait_ns, record.wait_for, record.wait_kind, record.memory_ns)
+        return Known(
+            np.stack([draft.tier, draft.out, draft.back]), draft.chosen.copy(), np.stack(times).astype(np.int64),
+            copies, np.asarray([outcome.step_ns, on_links, rows], dtype=np.int64),
+        )  # fmt: skip
 
     return Course(known(), known(), known(), np.zeros(len(draft.tier)), np.ones(1, dtype=np.int64))
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def play(most, dice, world, layout, stage, setting, prices, course):  # type: ignore[no-untyped-def]
     """Rounds until `most` plans have been judged (or refills failed), or one is better than the best; returns how many
     were judged."""
-    current, best, trial = course.current, course.best, course.trial
-    work = 0
-    gaps = len(layout.storage)
+    current, best, trial, penalty = course.current, course.best, course.trial, course.penalty
+    tier, out, back = trial.moves[TIER], trial.moves[OUT], trial.moves[BACK]
+    work, gaps, tiers = 0, len(tier), layout.tiers.shape[1]
+    kept = current.moves[TIER]
     keep = np.zeros(gaps, np.bool_)
+    out_cost, back_cost = np.empty((tiers, gaps)), np.empty((tiers, gaps))
+    rerun_cost = np.empty(len(trial.chosen))
+    known_out, known_back = np.empty(gaps, np.int64), np.empty(gaps, np.int64)
     while work < most:
-        _copy(current, trial, False)
+        _copy_draft(current, trial)
         arm = _pick(dice, prices.merit)
-        fits = True
         way = _pick(dice, setting.ways)
+        fits = True
         if way == SHIFT:
             shift(dice, layout, current, trial)
         else:
@@ -137,81 +153,133 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
                 forced_gap = force_move(dice, layout, current, trial, prices, arm)
             else:
                 forced_rerun = force_rerun(dice, layout, current, trial, prices, arm)
-            out, back, again = prices.out[arm].copy(), prices.back[arm].copy(), prices.reruns[arm].copy()
             for g in range(gaps):
                 noise = np.exp(dice.normal(0.0, NOISE))
-                for t in range(len(out)):
-                    out[t, g] *= noise
-                    back[t, g] = back[t, g] * noise + course.penalty[g]
-            for r in range(len(again)):
-                again[r] *= np.exp(dice.normal(0.0, NOISE))
-            filled = _filled(world, layout, setting, trial, out, back, again, dice.random() < 0.7)
+                for t in range(tiers):
+                    out_cost[t, g] = prices.out[arm, t, g] * noise
+                    back_cost[t, g] = prices.back[arm, t, g] * noise + penalty[g]
+            for r in range(len(rerun_cost)):
+                rerun_cost[r] = prices.reruns[arm, r] * np.exp(dice.normal(0.0, NOISE))
+            in_time = dice.random() < 0.7
+            filled = _filled(world.limit, layout, setting, trial, out_cost, back_cost, rerun_cost, in_time)
             fits = filled >= 0
             if fits:
                 if forced_gap >= 0 or forced_rerun >= 0 or dice.random() < 0.3:
-                    _prune(world, layout, setting, trial, out, back, again, filled == 1, forced_gap, forced_rerun)
-                keep[:] = False
+                    _prune(
+                        world.limit, layout, setting, trial, out_cost, back_cost, rerun_cost, filled == 1, forced_gap,
+                        forced_rerun,
+                    )  # fmt: skip
+                for g in range(gaps):
+                    keep[g] = False
                 if dice.random() < 0.7:
                     for g in range(gaps):
-                        keep[g] = current.tier[g] >= 0 and trial.tier[g] == current.tier[g]
+                        keep[g] = kept[g] >= 0 and tier[g] == kept[g]
                 lead = 1.0 if dice.random() < 0.6 else 1.0 + 0.5 * dice.random()
-                _time(world, layout, trial, current.record, lead, keep)
+                start, end = current.times[START], current.times[END]
+                set_positions(layout, world.limit, start, end, lead, tier, out, back, trial.chosen, keep)
         work += 1
-        if not fits or not _judge(world, layout, stage, trial):
+        if not fits:
             continue
-        if _before(trial, current):
-            _retimed(world, layout, stage, trial, keep)
-            work += 1
-        better = _before(trial, current)
-        course.penalty[:] *= FORGET
-        _charge(layout, setting, trial, course.penalty)
+        judged = False
+        for again in range(2):  # timed once more by its own time line where that is better than the current plan
+            if again:
+                if not _before(trial.figures, current.figures):
+                    break
+                for g in range(gaps):
+                    known_out[g], known_back[g], keep[g] = out[g], back[g], False
+                set_positions(
+                    layout, world.limit, trial.times[START], trial.times[END], LEAD, tier, out, back, trial.chosen, keep
+                )
+                work += 1
+            taken = rehearse(world, layout, stage, tier, out, back, trial.chosen) == FITS
+            if taken:
+                taken = _take(stage.record, stage.state.register, trial, again == 1)
+            if again and not taken:
+                for g in range(gaps):
+                    out[g], back[g] = known_out[g], known_back[g]
+            if not again:
+                if not taken:
+                    break
+                judged = True
+        if not judged:
+            continue
+        better = _before(trial.figures, current.figures)
+        for g in range(gaps):
+            penalty[g] *= FORGET
+        _charge(layout, setting.unlimited_ns, trial, penalty)
         slack = best.figures[STEP_NS] - setting.bound_ns
         limit = current.figures[STEP_NS] - HEAT * slack * np.log(max(dice.random(), 1e-9))
         prices.merit[arm] = 0.98 * prices.merit[arm] + 0.02 * (0.1 + 5.0 * better)
         if trial.figures[STEP_NS] <= limit:
-            _copy(trial, current, True)
-        if _before(trial, best):
-            _copy(trial, best, True)
+            _copy(trial, current)
+        if _before(trial.figures, best.figures):
+            _copy(trial, best)
             course.idle[0] = 0
             break
         course.idle[0] += 1
         if course.idle[0] % PATIENCE == 0:
-            _copy(best, current, True)
+            _copy(best, current)
     return work
 
 
-@numba.njit(cache=True, nogil=True)
-def _copy(source, target, judged):  # type: ignore[no-untyped-def]
-    target.tier[:] = source.tier
-    target.out[:] = source.out
-    target.back[:] = source.back
-    target.chosen[:] = source.chosen
-    if judged:
-        target.figures[:] = source.figures
-        _copy_record(source.record, target.record, source.figures[ROWS])
+@inner
+def _copy_draft(source, target):  # type: ignore[no-untyped-def]
+    _copy_rows(source.moves, target.moves, len(source.moves))
+    for r in range(len(source.chosen)):
+        target.chosen[r] = source.chosen[r]
 
 
-@numba.njit(cache=True, nogil=True)
-def _copy_record(source, target, rows):  # type: ignore[no-untyped-def]
-    target.start[:] = source.start
-    target.end[:] = source.end
-    target.wait_ns[:] = source.wait_ns
-    target.wait_for[:] = source.wait_for
-    target.wait_kind[:] = source.wait_kind
-    target.memory_ns[:] = source.memory_ns
-    target.copies[:rows] = source.copies[:rows]
+@inner
+def _copy(source, target):  # type: ignore[no-untyped-def]
+    _copy_draft(source, target)
+    _copy_rows(source.times, target.times, len(source.times))
+    _copy_rows(source.copies, target.copies, source.figures[ROWS])
+    for i in range(len(source.figures)):
+        target.figures[i] = source.figures[i]
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@inner
+def _copy_rows(source, target, rows):  # type: ignore[no-untyped-def]
+    """As a loop: numba's assignment of slices takes long to compile."""
+    for i in range(rows):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@inner
+def _take(record, register, trial, if_better):  # type: ignore[no-untyped-def]
+    """Takes over what has become of the trial, or, `if_better`, only where it is better than what is known of it;
+    whether it did."""
+    times, copies, figures, rows = trial.times, record.copies, np.empty(3, np.int64), register[COPIES]
+    total = 0
+    for i in range(rows):
+        total += copies[i, 6] - copies[i, 5]
+    figures[STEP_NS], figures[ON_LINKS], figures[ROWS] = register[STEP], total, rows
+    if if_better and not _before(figures, trial.figures):
+        return False
+    for i in range(len(figures)):
+        trial.figures[i] = figures[i]
+    for k in range(times.shape[1]):
+        times[START, k], times[END, k] = record.start[k], record.end[k]
+        times[WAIT_NS, k], times[WAIT_FOR, k] = record.wait_ns[k], record.wait_for[k]
+        times[WAIT_KIND, k], times[MEMORY_NS, k] = record.wait_kind[k], record.memory_ns[k]
+    _copy_rows(copies, trial.copies, rows)
+    return True
+
+
+@inner
 def _before(one, other):  # type: ignore[no-untyped-def]
-    a, b = one.figures, other.figures
-    return a[STEP_NS] < b[STEP_NS] or (a[STEP_NS] == b[STEP_NS] and a[ON_LINKS] < b[ON_LINKS])
+    """Whether a plan of these figures is better than one of the others."""
+    return one[STEP_NS] < other[STEP_NS] or (one[STEP_NS] == other[STEP_NS] and one[ON_LINKS] < other[ON_LINKS])
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _pick(dice, weights):  # type: ignore[no-untyped-def]
     """A place, as often as its weight says."""
-    left = dice.random() * weights.sum()
+    total = 0.0
+    for i in range(len(weights)):
+        total += weights[i]
+    left = dice.random() * total
     for i in range(len(weights)):
         left -= weights[i]
         if left < 0:
@@ -219,76 +287,25 @@ def _pick(dice, weights):  # type: ignore[no-untyped-def]
     return len(weights) - 1
 
 
-@numba.njit(cache=True, nogil=True)
-def _judge(world, layout, stage, trial):  # type: ignore[no-untyped-def]
-    """Rehearses the trial; whether it fits, with its record and figures taken over."""
-    expected = np.empty(len(layout.size), np.int64)
-    if rehearse(world, layout, stage, expected, trial.tier, trial.out, trial.back, trial.chosen) != FITS:
-        return False
-    rows = stage.state.register[COPIES]
-    _copy_record(stage.record, trial.record, rows)
-    total = 0
-    for i in range(rows):
-        total += stage.record.copies[i, 6] - stage.record.copies[i, 5]
-    trial.figures[STEP_NS], trial.figures[ON_LINKS] = stage.state.register[STEP], total
-    trial.figures[ROWS] = rows
-    return True
-
-
-@numba.njit(cache=True, nogil=True)
-def _retimed(world, layout, stage, trial, keep):  # type: ignore[no-untyped-def]
-    """The trial timed by its own time line, if that is better."""
-    out, back = trial.out.copy(), trial.back.copy()
-    step, links = trial.figures[STEP_NS], trial.figures[ON_LINKS]
-    keep[:] = False
-    _time(world, layout, trial, trial.record, 1.25, keep)
-    expected = np.empty(len(layout.size), np.int64)
-    fits = rehearse(world, layout, stage, expected, trial.tier, trial.out, trial.back, trial.chosen) == FITS
-    if fits:
-        rows, total = stage.state.register[COPIES], 0
-        for i in range(rows):
-            total += stage.record.copies[i, 6] - stage.record.copies[i, 5]
-        now = stage.state.register[STEP]
-        if now < step or (now == step and total < links):
-            _copy_record(stage.record, trial.record, rows)
-            trial.figures[STEP_NS], trial.figures[ON_LINKS], trial.figures[ROWS] = now, total, rows
-            return
-    trial.out[:] = out
-    trial.back[:] = back
-
-
-@numba.njit(cache=True, nogil=True)
-def _time(world, layout, trial, record, lead, keep):  # type: ignore[no-untyped-def]
-    set_positions(
-        layout.n, world.limit, layout.load, record.start, record.end, lead,
-        layout.storage, layout.bytes, layout.before, layout.leave, layout.latest, layout.written, layout.wraps,
-        layout.version, layout.first_gap, layout.next_departure, layout.last_departure, layout.next_arrival,
-        layout.last_arrival, layout.roomy, layout.duplex, layout.out_ns, layout.in_ns, layout.by_leave,
-        layout.by_latest, layout.size, layout.parts, layout.part_at, layout.extra, layout.rerun_before,
-        trial.tier, trial.out, trial.back, trial.chosen, keep,
-    )  # fmt: skip
-
-
-@numba.njit(cache=True, nogil=True)
-def _filled(world, layout, setting, trial, out, back, again, timed):  # type: ignore[no-untyped-def]
+@inner
+def _filled(budget, layout, setting, trial, out_cost, back_cost, rerun_cost, timed):  # type: ignore[no-untyped-def]
     """Fills the trial, in time if that goes, at least in listed order: 1, or 0; -1 where it cannot be."""
-    shut = np.zeros(len(again), np.bool_)
+    tier, chosen = trial.moves[TIER], trial.chosen
+    shut = np.zeros(len(chosen), np.bool_)
     all_shut = False
-    tier, chosen = trial.tier.copy(), trial.chosen.copy()
+    first_tier, first_chosen = tier.copy(), chosen.copy()
     for attempt in range(0 if timed else 1, 1 + RETREATS):
-        trial.tier[:] = tier
+        for g in range(len(tier)):
+            tier[g] = first_tier[g]
         for r in range(len(shut)):
-            trial.chosen[r] = chosen[r] and not shut[r]
+            chosen[r] = first_chosen[r] and not shut[r]
             if shut[r]:
-                again[r] = np.inf
+                rerun_cost[r] = np.inf
         settle(layout, trial)
         first = setting.timed_first if attempt == 0 else setting.listed_first
         end = setting.timed_end if attempt == 0 else setting.listed_end
         stuck = add_until_fits(
-            layout.n, world.limit, layout.load, layout.storage, layout.bytes, layout.after, layout.before,
-            layout.leave, first, end, layout.wraps, layout.version, layout.kept, layout.first_gap, layout.roomy,
-            layout.room, layout.size, layout.parts, layout.part_at, layout.extra, layout.rerun_before, layout.clash_at,
-            layout.clash, out, back, again, setting.batch, trial.tier, trial.chosen,
+            layout, budget, first, end, out_cost, back_cost, rerun_cost, setting.batch, tier, chosen
         )  # fmt: skip
         if stuck < 0:
             return 1 if attempt == 0 else 0
@@ -297,75 +314,109 @@ def _filled(world, layout, setting, trial, out, back, again, timed):  # type: ig
                 break
             any_shut = False
             for r in range(len(shut)):
-                if trial.chosen[r] and _takes_room(layout.parts, layout.part_at, layout.rerun_before, r, stuck):
+                if chosen[r] and _takes_room(layout, r, stuck):
                     shut[r], any_shut = True, True
-            if not any_shut:
-                shut[:] = True
-            all_shut = bool(shut.all())
+            all_shut = True
+            for r in range(len(shut)):
+                shut[r] = shut[r] or not any_shut
+                all_shut = all_shut and shut[r]
     return -1
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _takes_room(parts, part_at, rerun_before, r, op):  # type: ignore[no-untyped-def]
+@inner
+def _takes_room(layout, r, op):  # type: ignore[no-untyped-def]
     """Whether a rerun runs before an operator, or keeps something past its last access until later."""
-    if rerun_before[r] == op:
+    if layout.reruns[RERUN_BEFORE, r] == op:
         return True
-    for p in range(part_at[r], part_at[r + 1]):
+    parts = layout.parts
+    for p in range(layout.reruns[PART_AT, r], layout.reruns[PART_AT, r + 1]):
         since, until = parts[p, 2], parts[p, 3]
         if parts[p, 4] & 1 and since < until and since <= op <= until:
             return True
     return False
 
 
-@numba.njit(cache=True, nogil=True)
-def _prune(world, layout, setting, trial, out, back, again, timed, forced_gap, forced_rerun):  # type: ignore[no-untyped-def]
+@inner
+def _prune(  # type: ignore[no-untyped-def]
+    budget, layout, setting, trial, out_cost, back_cost, rerun_cost, timed, forced_gap, forced_rerun
+):
     """Takes out, dearest first, what the trial fits without, but for what has been forced in."""
     settle(layout, trial)
-    dear = np.empty(len(trial.tier))
-    for g in range(len(dear)):
-        t = trial.tier[g]
-        dear[g] = (out[t, g] + back[t, g]) / max(layout.bytes[g], 1) if t >= 0 and g != forced_gap else -1.0
-    made = np.flatnonzero(trial.chosen)
-    made = made[made != forced_rerun]
+    tier, chosen, size = trial.moves[TIER], trial.chosen, layout.gaps[BYTES]
+    order, dear = np.empty(len(tier), np.int64), np.empty(len(tier))
+    made, dear_made = np.empty(len(chosen), np.int64), np.empty(len(chosen))
+    moved = again = ZERO
+    for g in range(len(tier)):
+        if tier[g] >= 0 and g != forced_gap:
+            order[moved], dear[moved] = g, (out_cost[tier[g], g] + back_cost[tier[g], g]) / max(size[g], 1)
+            moved += 1
+    for r in range(len(chosen)):
+        if chosen[r] and r != forced_rerun:
+            made[again], dear_made[again] = r, rerun_cost[r]
+            again += 1
+    dearest_first(order, dear, moved)
+    dearest_first(made, dear_made, again)
     first = setting.timed_first if timed else setting.listed_first
     end = setting.timed_end if timed else setting.listed_end
-    order = np.argsort(-dear)
-    if forced_gap >= 0:
-        order = order[order != forced_gap]
-    remove_surplus(
-        layout.n, world.limit, layout.load, layout.bytes, first, end, layout.wraps, layout.leave, layout.first_gap,
-        layout.size, layout.parts, layout.part_at, layout.extra, layout.rerun_before, order,
-        made[np.argsort(-again[made])], trial.tier, trial.chosen,
-    )  # fmt: skip
+    remove_surplus(layout, budget, first, end, order[:moved], made[:again], tier, chosen)
     settle(layout, trial)
 
 
-@numba.njit(cache=True, nogil=True)
-def _charge(layout, setting, trial, penalty):  # type: ignore[no-untyped-def]
+@inner
+def dearest_first(places, dear, count):  # type: ignore[no-untyped-def]
+    """Sorts the first `count` of two arrays in place (a heap sort: numba's own takes a second to compile)."""
+    for filled in range(1, 2 * count):
+        # First the heap grows, its cheapest on top; then the top goes to the end, and the heap shrinks.
+        if filled < count:
+            i = filled
+            while i > 0 and dear[(i - 1) >> 1] > dear[i]:
+                above = (i - 1) >> 1
+                dear[i], dear[above] = dear[above], dear[i]
+                places[i], places[above] = places[above], places[i]
+                i = above
+            continue
+        last = 2 * count - 1 - filled
+        dear[0], dear[last] = dear[last], dear[0]
+        places[0], places[last] = places[last], places[0]
+        i = 0
+        while 2 * i + 1 < last:
+            below = 2 * i + 1
+            if below + 1 < last and dear[below + 1] < dear[below]:
+                below += 1
+            if dear[below] >= dear[i]:
+                break
+            dear[i], dear[below] = dear[below], dear[i]
+            places[i], places[below] = places[below], places[i]
+            i = below
+
+
+@inner
+def _charge(layout, unlimited_ns, trial, penalty):  # type: ignore[no-untyped-def]
     """Adds to the penalties a part of the time that the plan waits for each move."""
-    record, rows, n = trial.record, trial.figures[ROWS], layout.n
-    copies = record.copies
+    times, copies, rows, n = trial.times, trial.copies, trial.figures[ROWS], layout.n
+    tier, out, back = trial.moves[TIER], trial.moves[OUT], trial.moves[BACK]
+    before, first_gap = layout.gaps[BEFORE], layout.storages[FIRST_GAP]
     last = 0
     for op in range(n):
-        last = max(last, record.end[op])
-        waited = record.wait_ns[op]
-        if record.wait_kind[op] == FOR_COPY_IN and waited > setting.unlimited_ns * 1e-5:
-            s = record.wait_for[op]
-            for g in range(layout.first_gap[s], layout.first_gap[s + 1]):
-                if trial.tier[g] >= 0 and trial.back[g] <= op <= layout.before[g] + 1:
+        last = max(last, times[END, op])
+        waited = times[WAIT_NS, op]
+        if times[WAIT_KIND, op] == FOR_COPY_IN and waited > unlimited_ns * 1e-5:
+            s = times[WAIT_FOR, op]
+            for g in range(first_gap[s], first_gap[s + 1]):
+                if tier[g] >= 0 and back[g] <= op <= before[g] + 1:
                     penalty[g] += LEARN * waited
-        waited = record.memory_ns[op]
-        if waited > setting.unlimited_ns * 1e-4:  # moves on whose copies out it waits share what they hold up
-            until, ended = record.start[op], 0
+        waited = times[MEMORY_NS, op]
+        if waited > unlimited_ns * 1e-4:  # moves on whose copies out it waits share what they hold up
+            until, ended = times[START, op], 0
             for i in range(rows):
                 ended += copies[i, 3] == 1 and until - waited < copies[i, 6] <= until
             for i in range(rows):
                 if copies[i, 3] == 1 and until - waited < copies[i, 6] <= until:
-                    g = gap_of(layout.first_gap, trial.tier, trial.out, trial.back, copies[i, 0], copies[i, 1])
+                    g = gap_of(first_gap, tier, out, back, copies[i, 0], copies[i, 1])
                     if g >= 0:
                         penalty[g] += LEARN * waited / ended
     for i in range(rows):
         if copies[i, 3] == 1 and copies[i, 6] > last:
-            g = last_used(layout.first_gap, trial.tier, copies[i, 0])
+            g = last_used(first_gap, tier, copies[i, 0])
             if g >= 0:
                 penalty[g] += LEARN * (copies[i, 6] - max(copies[i, 5], last))

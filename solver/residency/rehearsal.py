@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from hyperopt.engine import Arrays
 from hyperopt.engine.kernel import (
-    CODE_OP,
     IN_HBM,
     PEAK,
     REGISTERS,
@@ -35,6 +33,23 @@ from hyperopt.engine.kernel import (
     Tables,
     walk,
 )
+from solver.residency.compiled import ZERO, entry, inner
+from solver.residency.layout import (
+    BEFORE,
+    FIRST_GAP,
+    LAST_ACCESS,
+    LEAVE,
+    NEXT_COMPUTE,
+    PART_AT,
+    RERUN_BEFORE,
+    RUN_AT,
+    STAYS,
+    TARGET,
+    TURN,
+    WRAPS,
+    WRITER_AT,
+    Layout,
+)
 from solver.residency.problem import Int64s
 
 Bools = npt.NDArray[np.bool_]
@@ -42,54 +57,6 @@ Int32s = npt.NDArray[np.int32]
 
 FITS, ILLEGAL, OUT_OF_MEMORY = range(3)
 """What a rehearsal answers."""
-
-
-class Layout(NamedTuple):
-    """What a table's gaps and reruns are, for compiled code; fields as in `draft.Table`. `run[run_at[r] :
-    run_at[r + 1]]` are the operators of rerun r, in order; `turns` are the reruns in the order of their execution."""
-
-    n: int
-    load: Int64s
-    storage: Int64s
-    bytes: Int64s
-    after: Int64s
-    before: Int64s
-    leave: Int64s
-    latest: Int64s
-    written: Int64s
-    wraps: Int64s
-    version: Int64s
-    kept: Bools
-    first_gap: Int64s
-    writer_at: Int64s
-    writer: Int64s
-    next_compute: Int64s
-    next_departure: Int64s
-    last_departure: Int64s
-    next_arrival: Int64s
-    last_arrival: Int64s
-    arrivals: Int64s
-    departures: Int64s
-    roomy: Bools
-    room: Int64s
-    duplex: Bools
-    out_ns: Int64s
-    in_ns: Int64s
-    by_leave: Int64s
-    by_latest: Int64s
-    clash_at: Int64s
-    clash: Int64s
-    last_access: Int64s
-    stays: Bools
-    size: Int64s
-    parts: Int64s
-    part_at: Int64s
-    extra: Int64s
-    rerun_before: Int64s
-    run_at: Int64s
-    run: Int64s
-    target: Int64s
-    turns: Int64s
 
 
 class World(NamedTuple):
@@ -113,10 +80,11 @@ class Stage(NamedTuple):
     events: Int64s
     places: Int64s
     turn: Int64s
+    expected: Int64s
 
 
 def stage_for(layout: Layout, arrays: Arrays) -> Stage:
-    n, gaps, storages, tiers = layout.n, len(layout.storage), len(layout.size), len(arrays.tiers)
+    n, gaps, storages, tiers = layout.n, layout.gaps.shape[1], arrays.storages, len(arrays.tiers)
     drops = int((layout.parts[:, 4] != 1).sum())
     events, reruns = 5 * gaps + drops + 1, len(layout.run) + 1
     i32 = np.int32
@@ -148,31 +116,31 @@ def stage_for(layout: Layout, arrays: Arrays) -> Stage:
             stream_free=np.zeros(arrays.streams, np.int64),
             tiers=np.zeros((tiers, 4), np.int64),
         ),
-        record=record_for(layout, tiers),
+        record=Record(
+            start=np.zeros(n, np.int64),
+            end=np.zeros(n, np.int64),
+            wait_ns=np.zeros(n, np.int64),
+            wait_for=np.zeros(n, np.int32),
+            wait_kind=np.zeros(n, np.uint8),
+            memory_ns=np.zeros(n, np.int64),
+            static_bytes=np.zeros(n, np.int64),
+            tier_bytes=np.zeros((n, tiers), np.int64),
+            copies=np.zeros((most_copies(layout), 7), np.int64),
+        ),
         events=np.zeros((events, 6), np.int64),
         places=np.zeros(n + 2, np.int64),
         turn=np.zeros(events, np.int64),
+        expected=np.zeros(storages, np.int64),
     )
 
 
-def record_for(layout: Layout, tiers: int) -> Record:
-    n = layout.n
-    return Record(
-        start=np.zeros(n, np.int64),
-        end=np.zeros(n, np.int64),
-        wait_ns=np.zeros(n, np.int64),
-        wait_for=np.zeros(n, np.int32),
-        wait_kind=np.zeros(n, np.uint8),
-        memory_ns=np.zeros(n, np.int64),
-        static_bytes=np.zeros(n, np.int64),
-        tier_bytes=np.zeros((n, tiers), np.int64),
-        copies=np.zeros((2 * len(layout.storage) + 1, 7), np.int64),
-    )
+def most_copies(layout: Layout) -> int:
+    return 2 * layout.gaps.shape[1] + 1
 
 
-def trimmed(orders: Orders, counts: Int64s) -> Orders:
+def trimmed(orders: Orders, counts: tuple[int, int, int, int]) -> Orders:
     """Orders of their own from those of a stage: `counts` is what `write` answered."""
-    initial, copies, after, again = counts.tolist()
+    initial, copies, after, again = counts
     lengths = {
         "initial": initial, "initial_tier": initial, "in_storage": copies, "after_kind": after, "after_storage": after,
         "after_tier": after, "rerun": again, "rerun_for": again, "late_at": again + 1,
@@ -186,76 +154,79 @@ def trimmed(orders: Orders, counts: Int64s) -> Orders:
     )
 
 
-@numba.njit(cache=True, nogil=True)
-def rehearse(world, layout, stage, initial, tier, out, back, chosen):  # type: ignore[no-untyped-def]
+@inner
+def rehearse(world, layout, stage, tier, out, back, chosen):  # type: ignore[no-untyped-def]
     """FITS, ILLEGAL or OUT_OF_MEMORY; the rest is in the stage."""
-    counts = write(world, layout, stage, tier, out, back, chosen)
-    orders, state = stage.orders, stage.state
-    _begin(world, orders, state, counts[0])
-    if walk(world.tables, orders, state, stage.record, world.limit, world.budgets, 0, layout.n):
-        return ILLEGAL
-    # `script._end`: where storages are at step end, and in which version.
-    expected = initial
-    expected[:] = -1
-    for i in range(counts[0]):
-        expected[orders.initial[i]] = orders.initial_tier[i]
-    for s in range(len(layout.size)):
-        if world.returns[s]:
-            there = state.flags[s] & IN_HBM
-            away = not there if expected[s] < 0 else (there != 0 or state.tier[s] != expected[s])
-            if away or state.version[s] != world.final[s]:
-                return ILLEGAL
-    return OUT_OF_MEMORY if state.register[SHORT] else FITS
+    tables, orders, state, expected = world.tables, stage.orders, stage.state, stage.expected
+    initial, initial_tier, size, resident, budgets = (
+        orders.initial, orders.initial_tier, tables.size, world.resident, world.budgets,
+    )  # fmt: skip
+    register, at, flags, tiers = state.register, state.at, state.flags, state.tiers
+    starts = write(
+        tables.read_at, tables.read, tables.write_at, tables.write, layout, orders, stage.events, stage.places,
+        stage.turn, tier, out, back, chosen,
+    )[0]  # fmt: skip
 
-
-@numba.njit(cache=True, nogil=True)
-def _begin(world, orders, state, starts):  # type: ignore[no-untyped-def]
-    """`script._start`: where storages are at step start. That they may be there the table makes sure of."""
-    size, register = world.tables.size, state.register
+    # `script._start`: where storages are at step start. That they may be there the table makes sure of.
     register[:] = 0
-    state.at[:] = 0
+    at[:] = 0
     state.version[:] = -1
     state.tier[:] = -1
     state.stream_free[:] = 0
-    state.tiers[:] = 0
+    tiers[:] = 0
     used = world.base_bytes
     for s in range(len(size)):
-        state.flags[s] = IN_HBM if world.resident[s] else 0
-        used += size[s] if world.resident[s] else 0
+        flags[s] = IN_HBM if resident[s] else 0
+        used += size[s] if resident[s] else 0
     for i in range(starts):
-        s, t = orders.initial[i], orders.initial_tier[i]
-        state.flags[s] = 0
+        s, t = initial[i], initial_tier[i]
+        flags[s] = 0
         state.tier[s] = t
         used -= size[s]
-        state.tiers[t, TIER_USED] += size[s]
-    for t in range(len(state.tiers)):
-        state.tiers[t, TIER_PEAK] = state.tiers[t, TIER_USED]
-        if state.tiers[t, TIER_USED] > world.budgets[t] and not register[SHORT]:
-            register[SHORT], register[SHORT_TIER] = state.tiers[t, TIER_USED] - world.budgets[t], t
+        tiers[t, TIER_USED] += size[s]
+    for t in range(len(tiers)):
+        tiers[t, TIER_PEAK] = tiers[t, TIER_USED]
+        if tiers[t, TIER_USED] > budgets[t] and not register[SHORT]:
+            register[SHORT], register[SHORT_TIER] = tiers[t, TIER_USED] - budgets[t], t
     register[STATIC] = register[STATIC_PEAK] = register[USED] = register[PEAK] = used
     if used > world.limit and not register[SHORT]:
         register[SHORT], register[SHORT_TIER] = used - world.limit, -1
-    register[CODE_OP] = 0
+
+    if walk(tables, orders, state, stage.record, world.limit, budgets, ZERO, layout.n):
+        return ILLEGAL
+
+    # `script._end`: where storages are at step end, and in which version.
+    expected[:] = -1
+    for i in range(starts):
+        expected[initial[i]] = initial_tier[i]
+    for s in range(len(size)):
+        if world.returns[s]:
+            there = flags[s] & IN_HBM
+            away = not there if expected[s] < 0 else (there != 0 or state.tier[s] != expected[s])
+            if away or state.version[s] != world.final[s]:
+                return ILLEGAL
+    return OUT_OF_MEMORY if register[SHORT] else FITS
 
 
-@numba.njit(cache=True, nogil=True)
-def write(world, layout, stage, tier, out, back, chosen):  # type: ignore[no-untyped-def]
-    """The draft as orders, in the stage; returns how many start in a tier, are copied in, stand after an operator, and
-    are executed again."""
-    n, orders, events, count, turn = layout.n, stage.orders, stage.events, stage.places, stage.turn
+@entry
+def write(  # type: ignore[no-untyped-def]
+    read_at, read, write_at, written_to, layout, orders, events, count, turn, tier, out, back, chosen
+):
+    """The draft as orders; returns how many start in a tier, are copied in, stand after an operator, and are executed
+    again. `read_at` to `written_to`: as in `Tables`; `events`, `count`, `turn`: work space, as in `Stage`."""
+    n, parts, part_at = layout.n, layout.parts, layout.reruns[PART_AT]
+    ranks = 16 * n + 15 + layout.storages.shape[1]
     starts, rows = _write_events(layout, tier, out, back, events, orders.initial, orders.initial_tier)
     for r in range(len(chosen)):
         if chosen[r]:
-            for p in range(layout.part_at[r], layout.part_at[r + 1]):
-                if layout.parts[p, 4] == 0 or layout.parts[p, 4] == 2:  # dropped: released without a copy
-                    s = layout.parts[p, 1]
-                    events[rows, 0], events[rows, 1], events[rows, 2] = layout.parts[p, 2], 2, s
-                    events[rows, 3], events[rows, 4] = -1, 8 * n + s
+            for p in range(part_at[r], part_at[r + 1]):
+                if parts[p, 4] == 0 or parts[p, 4] == 2:  # dropped: released without a copy
+                    events[rows, 0], events[rows, 1], events[rows, 2] = parts[p, 2], 2, parts[p, 1]
+                    events[rows, 3], events[rows, 4] = -1, 8 * n + parts[p, 1]
                     rows += 1
 
     # Copies in, then what stands after operators: by operator, kind and rank, in turn where those are the same.
-    sizes = np.zeros(4, np.int64)
-    sizes[0] = starts
+    copies_in = after = 0
     for early in (True, False):
         count[:] = 0
         for i in range(rows):
@@ -274,10 +245,10 @@ def write(world, layout, stage, tier, out, back, chosen):  # type: ignore[no-unt
         for k in range(n):
             for i in range(first + 1, count[k]):
                 row = turn[i]
-                key, j = events[row, 1] * (16 * n + 16 + len(layout.size)) + events[row, 4], i
+                key, j = events[row, 1] * ranks + events[row, 4], i
                 while j > first:
                     above = turn[j - 1]
-                    if events[above, 1] * (16 * n + 16 + len(layout.size)) + events[above, 4] <= key:
+                    if events[above, 1] * ranks + events[above, 4] <= key:
                         break
                     turn[j] = above
                     j -= 1
@@ -298,61 +269,68 @@ def write(world, layout, stage, tier, out, back, chosen):  # type: ignore[no-unt
                 written += 1
             first = count[k]
             at[k + 1] = written
-        sizes[1 if early else 2] = written
-    sizes[3] = _write_reruns(layout, world.tables, orders, chosen)
-    return sizes
+        if early:
+            copies_in = written
+        else:
+            after = written
+    return starts, copies_in, after, _write_reruns(read_at, read, write_at, written_to, layout, orders, chosen)
 
 
-@numba.njit(cache=True, nogil=True)
-def _write_reruns(layout, tables, orders, chosen):  # type: ignore[no-untyped-def]
-    n = layout.n
-    orders.rerun_at[:] = 0
-    orders.late[:] = -1
+@inner
+def _write_reruns(read_at, read, write_at, written_to, layout, orders, chosen):  # type: ignore[no-untyped-def]
+    n, run_at = layout.n, layout.reruns[RUN_AT]
+    last_access, stays = layout.storages[LAST_ACCESS], layout.storages[STAYS]
+    rerun, rerun_for, rerun_at = orders.rerun, orders.rerun_for, orders.rerun_at
+    late, late_at, late_dying = orders.late, orders.late_at, orders.late_dying
+    rerun_at[:] = 0
+    late[:] = -1
     rows = 0
-    for i in range(len(layout.turns)):
-        r = layout.turns[i]
+    for i in range(len(chosen)):
+        r = layout.reruns[TURN, i]
         if not chosen[r]:
             continue
-        before = layout.rerun_before[r]
-        for j in range(layout.run_at[r], layout.run_at[r + 1]):
+        before = layout.reruns[RERUN_BEFORE, r]
+        for j in range(run_at[r], run_at[r + 1]):
             k = layout.run[j]
-            orders.rerun[rows], orders.rerun_for[rows] = k, -1
-            for a in range(tables.read_at[k], tables.read_at[k + 1]):
-                s = tables.read[a]
-                if tables.last_access[s] < before and not layout.stays[s]:
-                    orders.late[s] = max(orders.late[s], rows)
-            for a in range(tables.write_at[k], tables.write_at[k + 1]):
-                s = tables.write[a]
-                if tables.last_access[s] < before and not layout.stays[s]:
-                    orders.late[s] = max(orders.late[s], rows)
+            rerun[rows], rerun_for[rows] = k, -1
+            for a in range(read_at[k], read_at[k + 1]):
+                s = read[a]
+                if last_access[s] < before and not stays[s]:
+                    late[s] = max(late[s], rows)
+            for a in range(write_at[k], write_at[k + 1]):
+                s = written_to[a]
+                if last_access[s] < before and not stays[s]:
+                    late[s] = max(late[s], rows)
             rows += 1
-        orders.rerun_for[rows - 1] = layout.target[r]
-        orders.rerun_at[before + 1] += layout.run_at[r + 1] - layout.run_at[r]
+        rerun_for[rows - 1] = layout.reruns[TARGET, r]
+        rerun_at[before + 1] += run_at[r + 1] - run_at[r]
     for k in range(n):
-        orders.rerun_at[k + 1] += orders.rerun_at[k]
-    orders.late_at[: rows + 1] = 0
-    for s in range(len(orders.late)):
-        if orders.late[s] >= 0:
-            orders.late_at[orders.late[s] + 1] += 1
+        rerun_at[k + 1] += rerun_at[k]
+    for i in range(rows + 1):
+        late_at[i] = 0
+    for s in range(len(late)):
+        if late[s] >= 0:
+            late_at[late[s] + 1] += 1
     for i in range(rows):
-        orders.late_at[i + 1] += orders.late_at[i]
-    for s in range(len(orders.late)):
-        if orders.late[s] >= 0:
-            orders.late_dying[orders.late_at[orders.late[s]]] = s
-            orders.late_at[orders.late[s]] += 1
+        late_at[i + 1] += late_at[i]
+    for s in range(len(late)):
+        if late[s] >= 0:
+            late_dying[late_at[late[s]]] = s
+            late_at[late[s]] += 1
     for i in range(rows, 0, -1):  # each start has become its end
-        orders.late_at[i] = orders.late_at[i - 1]
-    orders.late_at[0] = 0
+        late_at[i] = late_at[i - 1]
+    late_at[0] = 0
     return rows
 
 
-@numba.njit(cache=True, nogil=True)
+@inner
 def _write_events(layout, tier, out, back, events, initial, initial_tier):  # type: ignore[no-untyped-def]
     """Rows of (operator, 0 copy in / 1 copy out / 2 release / 3 release_host, storage, tier, rank) and the initial
     placements: `assemble`'s journeys, compiled. Returns how many of each there are."""
-    n, first_gap, before, leave, wraps = layout.n, layout.first_gap, layout.before, layout.leave, layout.wraps
-    writer_at, writer = layout.writer_at, layout.writer
-    next_compute, last_access, stays = layout.next_compute, layout.last_access, layout.stays
+    n, writer, next_compute = layout.n, layout.writer, layout.operators[NEXT_COMPUTE]
+    before, leave, wraps = layout.gaps[BEFORE], layout.gaps[LEAVE], layout.gaps[WRAPS]
+    first_gap, writer_at = layout.storages[FIRST_GAP], layout.storages[WRITER_AT]
+    last_access, stays = layout.storages[LAST_ACCESS], layout.storages[STAYS]
     rows = starts = 0
     for s in range(len(first_gap) - 1):
         wrap = -1
@@ -373,7 +351,8 @@ def _write_events(layout, tier, out, back, events, initial, initial_tier):  # ty
             if back[wrap] < n:
                 copied = -1
                 move = wrap
-                _put(events, rows, back[wrap], 0, s, tier[wrap], before[wrap])
+                events[rows, 0], events[rows, 1], events[rows, 2] = back[wrap], 0, s
+                events[rows, 3], events[rows, 4] = tier[wrap], before[wrap]
                 rows += 1
         for g in range(first_gap[s], last + 1):
             # The next gap used after `move`, or none at `last`.
@@ -389,7 +368,8 @@ def _write_events(layout, tier, out, back, events, initial, initial_tier):  # ty
                     in_time = arrival < n and (g == last or arrival < out[g])
                     dies = not stays[s] and 0 <= last_access[s] <= arrival
                     if not overwritten and in_time and not dies:
-                        _put(events, rows, arrival, 3, s, -1, before[move])
+                        events[rows, 0], events[rows, 1], events[rows, 2] = arrival, 3, s
+                        events[rows, 3], events[rows, 4] = -1, before[move]
                         rows += 1
                         copied = -2
             if g == last:
@@ -397,24 +377,22 @@ def _write_events(layout, tier, out, back, events, initial, initial_tier):  # ty
             gone = max(leave[g], out[g])
             if copied == -2 or _written(writer_at, writer, s, copied + 1, gone):
                 copied = out[g]
-                _put(events, rows, out[g], 1, s, tier[g], leave[g] * 4 + 1)
+                events[rows, 0], events[rows, 1], events[rows, 2] = out[g], 1, s
+                events[rows, 3], events[rows, 4] = tier[g], leave[g] * 4 + 1
                 rows += 1
-            _put(events, rows, gone, 2, s, -1, before[g])
+            events[rows, 0], events[rows, 1], events[rows, 2] = gone, 2, s
+            events[rows, 3], events[rows, 4] = -1, before[g]
             rows += 1
             move = -1
             if not wraps[g]:
-                _put(events, rows, back[g], 0, s, tier[g], before[g])
+                events[rows, 0], events[rows, 1], events[rows, 2] = back[g], 0, s
+                events[rows, 3], events[rows, 4] = tier[g], before[g]
                 rows += 1
                 move = g
     return starts, rows
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
-def _put(events, row, op, kind, s, t, rank):  # type: ignore[no-untyped-def]
-    events[row, 0], events[row, 1], events[row, 2], events[row, 3], events[row, 4] = op, kind, s, t, rank
-
-
-@numba.njit(cache=True, nogil=True, inline="always")
+@inner
 def _written(writer_at, writer, s, first, last):  # type: ignore[no-untyped-def]
     """Whether storage s is written at one of operators first .. last."""
     for i in range(writer_at[s], writer_at[s + 1]):

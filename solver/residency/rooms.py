@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from solver.residency.compiled import entry
 from solver.residency.draft import STAYS, Draft, Table
+
+ONE = np.int64(1)
+"""No literal: see `compiled`."""
 
 
 class Rooms:
@@ -15,7 +18,7 @@ class Rooms:
         self.table, self.draft = table, draft
         self.used = tier_load(
             table.problem.n, len(table.roomy), table.bytes, table.before, table.leave, table.wraps, table.version,
-            table.first_gap, table.roomy, draft.tier,
+            table.first_gap, table.roomy.astype(np.int64), draft.tier,
         )  # fmt: skip
 
     def take(self, g: int, tier: int) -> bool:
@@ -42,7 +45,7 @@ class Rooms:
         )  # fmt: skip
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
     """Bytes in each tier that is not roomy at each operator: a copy stays from its version's first release to the last
     return."""
@@ -50,11 +53,11 @@ def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, t
     for s in range(len(first_gap) - 1):
         for t in range(tiers):
             if not roomy[t]:
-                occupy(used[t], n, 1, s, t, size, before, leave, wraps, version, first_gap, tier)
+                occupy(used[t], n, ONE, s, t, size, before, leave, wraps, version, first_gap, tier)
     return used
 
 
-@numba.njit(cache=True, nogil=True)
+@entry
 def occupy(used, n, sign, s, t, size, before, leave, wraps, version, first_gap, tier):  # type: ignore[no-untyped-def]
     """Adds (or, with sign -1, takes off) what storage s has in tier t."""
     wrap = -1

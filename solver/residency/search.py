@@ -30,6 +30,7 @@ from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
 from solver.residency.refill import RETREATS, WAYS, Prices, Setting, course_from, play
 from solver.residency.rounding import rounded
+from solver.residency.ruin import BACK, OUT, TIER
 
 Floats = npt.NDArray[np.float64]
 
@@ -295,12 +296,12 @@ class Search:
         setting = self.setting()
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
-            began, calls = time.monotonic(), stop.work_left(most)
+            began, calls = time.monotonic(), stop.work_left(most if timed else min(most, rounds))
             judged = play(calls, self.dice, table.world, table.layout, table.stage, setting, self.arms, course)
             stop.work += judged
             if course.idle[0] == 0:
                 best = course.best
-                self._offered(Draft(best.tier, best.out, best.back, best.chosen))
+                self._offered(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
             rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 

@@ -20,11 +20,12 @@ copies of one storage come one after another is left out, which only adds to the
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from solver.residency.compiled import inner
 
-@numba.njit(cache=True)
+
+@inner
 def in_turns(  # type: ignore[no-untyped-def]
     kind, size, first, end, written, due, out_ns, in_ns, held, out_prices, in_prices, ending, dropped, copied
 ):
@@ -37,9 +38,10 @@ def in_turns(  # type: ignore[no-untyped-def]
     outside = kind == 3
     stays = 0.0 if not outside else -np.inf  # in HBM at row k, not moved yet
     moved = -np.inf  # the same, moved before
-    left = np.full(tiers, -np.inf)  # off HBM by tier: the saving so far, less that of the rows before
-    paid = np.full(tiers, np.inf)
-    back = np.full((tiers, end - first + 1), np.inf)
+    left = np.empty(tiers)  # off HBM by tier: the saving so far, less that of the rows before
+    paid = np.empty(tiers)
+    back = np.empty((tiers, end - first + 1))
+    left[:], paid[:], back[:] = -np.inf, np.inf, np.inf
     for t in range(tiers):
         if in_ns[t] < 0:
             continue

@@ -1,11 +1,12 @@
 """The compiled parts of the search, compiled before anybody's time limit begins.
 
-Compilation takes over a minute of processor time the first time on a machine; numba keeps the result beside the
+Compilation takes some 25 seconds of processor time the first time on a machine; numba keeps the result beside the
 sources or in the user's cache, from where it is loaded in about one second.
 """
 
 from __future__ import annotations
 
+import gc
 from functools import cache
 
 from hyperopt.plan import Budget
@@ -24,6 +25,16 @@ from solver.stop import Stop
 @cache
 def warm() -> None:
     """Runs every compiled function once in this process, on a step of a few operators."""
+    collecting = gc.isenabled()
+    gc.disable()  # the compiler makes millions of objects: looking through them is a fifth of its time
+    try:
+        _run()
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run() -> None:
     count = 8
     writes = [Operator(writes=(i,), duration_us=5.0, phase="forward", layer="l") for i in range(count)]
     reads = [Operator(reads=(i,), duration_us=5.0, phase="backward", layer="l") for i in reversed(range(count))]

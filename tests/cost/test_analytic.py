@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hyperopt.cost.analytic import FEWEST, Link, fit_link, fit_messages, fit_roofline, fit_rooflines
+from hyperopt.cost.analytic import FEWEST, Link, Near, fit_link, fit_messages, fit_roofline, fit_rooflines
 from hyperopt.cost.features import rows_of, samples_of
 from hyperopt.cost.work import Table
 from tests.cost.synthetic import BANDWIDTH, LATENCY, PEAK, device
@@ -53,11 +53,27 @@ def test_who_shares_a_link_gets_less() -> None:
         fit_link(size[:2], copiers[:2], size[:2])
 
 
-def test_a_cache_in_front_of_the_link_is_told_from_it() -> None:
-    size = np.geomspace(1e3, 1e9, 25)
-    true = Link(2.0, 5_000.0, 5_000.0, 2e6, 60_000.0)
-    found = fit_link(size, np.ones(25), true.us(size, np.ones(25)))
-    assert np.abs(found.us(size, np.ones(25)) / true.us(size, np.ones(25)) - 1).max() < 0.1
+def test_what_fits_a_cache_is_told_from_what_does_not() -> None:
+    size, copiers = (a.ravel() for a in np.meshgrid(np.geomspace(1e3, 1e9, 25), [1.0, 2.0, 4.0]))
+    true = Link(2.0, 5_000.0, 6_000.0, (Near(1e5, 90_000.0, 360_000.0), Near(2e7, 40_000.0, 90_000.0)))
+    noise = np.exp(np.random.default_rng(3).normal(0, 0.03, len(size)))
+    found = fit_link(size, copiers, true.us(size, copiers) * noise)
+    assert len(found.nearer) == 2
+    off = np.abs(found.us(size, copiers) / true.us(size, copiers) - 1)
+    assert np.median(off) < 0.05 and off.max() < 0.2
+
+
+def test_a_smaller_copy_never_takes_longer() -> None:
+    chance = np.random.default_rng(5)
+    size = np.repeat(np.geomspace(1e3, 1e9, 20), 2)
+    found = fit_link(size, np.ones(40), 3.0 + size / 10 ** chance.uniform(2, 5, 40))
+    line = np.geomspace(1e2, 1e10, 500)
+    assert (np.diff(found.us(line, np.ones(500))) >= 0).all()
+
+
+def test_one_size_is_enough_for_one_rate() -> None:
+    found = fit_link(np.full(3, 1e6), np.ones(3), np.array([99.0, 100.0, 103.0]))
+    assert found.nearer == () and found.us(np.array([1e6]), np.ones(1)) == pytest.approx(100.0, rel=0.05)
 
 
 def test_latency_and_bandwidth_of_messages() -> None:

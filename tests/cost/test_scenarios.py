@@ -12,6 +12,7 @@ from hyperopt.cost import residual
 from hyperopt.cost.features import rows_of
 from hyperopt.cost.intervals import POOL, Errors
 from hyperopt.cost.model import CostModel, fit
+from hyperopt.cost.repeats import Repeats
 from hyperopt.cost.scenarios import scenarios, shaped
 from hyperopt.cost.work import Table
 from hyperopt.profile import Links, Profile
@@ -65,11 +66,14 @@ def test_operators_of_one_signature_err_together_and_idle_time_does_not(model: C
 
 
 def test_measured_durations_scatter_by_repetitions_where_those_are_known(model: CostModel) -> None:
-    known = structs.replace(model, seen_errors=Errors(by_class={POOL: (-0.01,) * 10 + (0.01,) * 10}, counts={POOL: 25}))
+    again = Errors(by_class={POOL: (-1.0,) * 10 + (1.0,) * 10}, counts={POOL: 25})
+    repeats = Repeats(relative=0.005, short_us=0.0, drift=0.005, runs=2, single=again, medians=again)
+    known = structs.replace(model, repeats=repeats)
     drawn = scenarios(step(16, 70), known, TABLE, 50, 0)
     off = np.log(drawn.duration_ns / np.array([o.duration_us * 1000 for o in step(16, 70).operators]))
     assert np.abs(off).max() < 0.012 and "scatter" in drawn.notes[0]
-    assert "scatter" not in scenarios(step(16, 70), model, TABLE, 50, 0).notes[0]
+    once = structs.replace(model, repeats=None)
+    assert "scatter" not in scenarios(step(16, 70), once, TABLE, 50, 0).notes[0]
 
 
 def test_the_same_seed_gives_the_same_and_too_few_errors_are_refused(model: CostModel) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numba
 import numpy as np
 import pytest
 
@@ -36,16 +37,18 @@ def costs_of(table: Table, dice: np.random.Generator) -> Costs:
     return Costs(out, back, dice.exponential(100, len(table.reruns)) + 1)
 
 
+@numba.njit
+def counted_loads(layout, first, end, tier, chosen):  # type: ignore[no-untyped-def]
+    """`end` as chosen reruns make it, and bytes at each operator: inner functions are called from compiled code."""
+    until = shortened(layout, first, end, chosen)
+    return until, load_without(layout, first, until, tier, chosen)
+
+
 def ends(table: Table, draft: Draft) -> Int64s:
     """Before which operators copies come back at their latest: earlier for what a rerun reads."""
     spans = listed(table)
-    return np.asarray(
-        shortened(
-            table.problem.n, spans.first, spans.end, table.wraps, table.leave, table.first_gap, table.parts,
-            table.part_at, table.rerun_before, draft.chosen,
-        ),
-        dtype=np.int64,
-    )  # fmt: skip
+    until = counted_loads(table.layout, spans.first, spans.end, draft.tier, draft.chosen)[0]
+    return np.asarray(until, dtype=np.int64)
 
 
 def latest(table: Table, draft: Draft) -> None:
@@ -54,10 +57,8 @@ def latest(table: Table, draft: Draft) -> None:
 
 
 def counted(table: Table, draft: Draft) -> int:
-    held = load_without(
-        table.problem.n, table.problem.load, table.bytes, listed(table).first, ends(table, draft), table.wraps,
-        table.size, table.parts, table.part_at, table.extra, table.rerun_before, draft.tier, draft.chosen,
-    )  # fmt: skip
+    spans = listed(table)
+    held = counted_loads(table.layout, spans.first, spans.end, draft.tier, draft.chosen)[1]
     return int(held.max())
 
 

@@ -8,7 +8,7 @@ import pytest
 from hyperopt.engine import run
 from solver.residency.draft import Draft
 from solver.residency.refill import course_from, play
-from solver.residency.ruin import STEP_NS, Known
+from solver.residency.ruin import BACK, END, MEMORY_NS, OUT, START, STEP_NS, TIER, WAIT_NS, Known
 from solver.residency.search import Search
 from tests.solver.test_search import problem_of, search_of
 
@@ -35,11 +35,11 @@ def test_the_best_of_the_rounds_runs_as_said_and_is_not_worse_than_the_start(see
     best = played(search, ROUNDS)
     if start is None or best is None:
         return
-    orders = search.table.orders(Draft(best.tier, best.out, best.back, best.chosen))
+    orders = search.table.orders(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
     outcome = run(search.table.arrays, orders, problem.hbm_bytes, problem.budget.tiers)
     assert outcome.status == "fits" and outcome.step_ns == best.figures[STEP_NS] <= start.score[0]
-    for name in ("start", "end", "wait_ns", "memory_ns"):
-        assert np.array_equal(getattr(best.record, name), getattr(outcome.record, name))
+    for field, name in ((START, "start"), (END, "end"), (WAIT_NS, "wait_ns"), (MEMORY_NS, "memory_ns")):
+        assert np.array_equal(best.times[field], getattr(outcome.record, name))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -50,4 +50,4 @@ def test_rounds_in_many_calls_find_what_they_find_in_one(seed: int) -> None:
     if one is None or many is None:
         return
     assert one.figures.tolist()[:2] == many.figures.tolist()[:2]
-    assert np.array_equal(one.tier, many.tier) and np.array_equal(one.back, many.back)
+    assert np.array_equal(one.moves, many.moves)

@@ -102,6 +102,19 @@ def test_orders_and_documents_are_ranked_alike(seed: int) -> None:
             assert mine.rank()[:3] == written.rank()[:3] and mine.peak_bytes == written.peak_bytes
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_how_long_a_call_takes_changes_nothing_without_a_time_limit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for seconds in (1e-9, 10.0):
+        monkeypatch.setattr("solver.residency.search.CALL_S", seconds)
+        search = search_of(problem_of(seed, 0.4), [], work=10**6)
+        search.start()
+        search.improve(rounds=40)
+        assert search.best is not None or search.incumbent.best is None
+        found.append((search.incumbent.stop.work, None if search.best is None else search.best.score))
+    assert found[0] == found[1]
+
+
 def test_an_empty_plan_is_kept_before_one_that_moves_for_nothing() -> None:
     problem = problem_of(0, 1.0)
     table = Table(problem, reruns(problem))
