@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hyperopt.gate.fit import Fit, Requirement, by_itself, with_plan, without_plan
+from hyperopt.gate.fit import Fit, Requirement, by_itself, not_known, with_plan, without_plan
 from hyperopt.occupancy import occupancy
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
@@ -12,10 +12,12 @@ from solver import Request, solve
 def fit(
     profile: Profile, required: Requirement, time_limit_s: float | None = 60.0, work_limit: int | None = None
 ) -> Fit:
-    """Searches for a plan only where one is needed. Raises `solver.NotPlannable` for a profile without storages.
+    """Searches for a plan only where one is needed. A profile without storages or operators is unknown.
 
     With a work limit and no time limit the same profile gets the same answer.
     """
+    if silent := not_known(required, profile):
+        return silent
     peak = occupancy(profile).peak_bytes
     if found := by_itself(required, peak):
         return found

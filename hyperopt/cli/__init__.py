@@ -1,14 +1,18 @@
 """The command line: the top door, the only part of `hyperopt` that may import every folder, and only when asked.
 
-Exit codes of every command: 0 done, 64 usage error or bad input; others are said by the command. One clear line
+Exit codes of every command: 0 done, 64 usage error or bad input, 70 a fault of ours, 141 nobody reads the answer;
+others are said by the command. One clear line
 on standard error says what is wrong and what to do; `--json` puts a machine's answer on standard output.
 """
 
 from __future__ import annotations
 
 import errno
+import io
+import os
 import sys
-from typing import Annotated
+import traceback
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -35,6 +39,11 @@ from hyperopt.cli import (
 from hyperopt.documents import DocumentError
 
 BAD_INPUT = 64
+FAULT = 70
+"""A fault of ours. Not 1, which some commands have for what they found."""
+
+CLOSED = 141
+"""Standard output was closed by its reader, as a shell says of a program that is ended by that (SIGPIPE)."""
 
 # Typer brings a click of its own in some versions and uses the installed one in others; its public
 # BadParameter tells which.
@@ -71,16 +80,27 @@ for room in (gate, baselines, history, report, remote, service, traces):
 
 def main() -> None:
     """The console script `hyperopt`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     if clash := names.clash():
         print(f"hyperopt: {clash}", file=sys.stderr)
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _closed()
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # click's own answer to it is 1
+            _closed()
+        raise
     except typer.Abort:
         _fail("interrupted", 130)
     except ModuleNotFoundError as error:
         extra = names.EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
-            raise
+            traceback.print_exc()
+            _fail("a fault of hyperopt's own, see above: please report it", FAULT)
         _fail(f"{error.name} is not installed here: {names.remedy(extra)}", BAD_INPUT)
     except DocumentError as error:
         _fail(str(error), BAD_INPUT)
@@ -88,10 +108,16 @@ def main() -> None:
         _fail(_of_a_file(error), BAD_INPUT)
     except Exception as error:
         if not isinstance(error, UsageError):
-            raise
+            traceback.print_exc()
+            _fail("a fault of hyperopt's own, see above: please report it", FAULT)
         context = getattr(error, "ctx", None)
         _fail(_usage(error) + (f" (see '{context.command_path} --help')" if context else ""), BAD_INPUT)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _closed() -> NoReturn:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes at its end
+    sys.exit(CLOSED)
 
 
 def _of_a_file(error: OSError) -> str:
@@ -117,6 +143,6 @@ def _usage(error: Exception) -> str:
     return message or "name a command"
 
 
-def _fail(line: str, code: int) -> None:
-    print(f"hyperopt: {line}", file=sys.stderr)
+def _fail(line: str, code: int) -> NoReturn:
+    files.say(line)
     sys.exit(code)

@@ -47,6 +47,9 @@ def accept(
     as_json: AsJson = False,
 ) -> int:
     """Make a stored profile what its branch is compared with. Exit 64: refused, with the reason."""
+    for text, name in ((who, "--who"), (why, "--why")):
+        if not text.strip():
+            raise typer.BadParameter("say it in a word or more: it is kept", param_hint=name)
     with answers(server) as service:
         found = service.accept(
             profile, who=who, why=why, branch=branch, etag=replaces, check=check, accept_regression=accept_regression

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -340,4 +342,22 @@ def _violation(v: Violation) -> dict[str, Any]:
 
 
 def say(line: str) -> None:
-    print(f"hyperopt: {line}", file=sys.stderr)
+    print(f"hyperopt: {plain(line)}", file=sys.stderr)
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """A line that is one, whatever names are in it: they come from outside, and what reads a pipeline's output obeys
+    some lines (GitHub: `::error` and the like at the start, `##[` anywhere; Azure: `##vso[`)."""
+    written = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text).replace("##", "#\\x23")
+    return re.sub(r"^(\s*):(?=:)", r"\1\\x3a", written)
+
+
+def answer(text: str) -> None:
+    """To standard output. Who has closed it does not want it: what the command says by its exit code holds."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -14,7 +14,7 @@ verdict.py      pass, regression or inconclusive
 from hyperopt.gate.memory import Threshold
 from hyperopt.gate.samples import Metric, Samples
 from hyperopt.gate.throughput import Finding, Sensitivity
-from hyperopt.gate.verdict import Check, Policy, check, check_samples, with_fit
+from hyperopt.gate.verdict import Check, Policy, check, check_samples, nothing_to_compare, with_fit
 
 __all__ = [
     "Check",
@@ -26,5 +26,6 @@ __all__ = [
     "Threshold",
     "check",
     "check_samples",
+    "nothing_to_compare",
     "with_fit",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from hyperopt.gate.fit import Fit
@@ -22,6 +23,9 @@ from hyperopt.gate.verdict import Check
 PEAK = "replayed peak"
 FIT = "must fit"
 MOST_ROWS = 12
+MARKER = "<!-- hyperopt check -->"
+"""First line of a comment, by which whoever posts it finds the one to replace."""
+
 MARKS = {"pass": "✅ pass", "regression": "❌ regression", "inconclusive": "❔ inconclusive"}
 
 # XML 1.0 has no way to write these, and names of operators come from outside.
@@ -56,14 +60,19 @@ def _cases(found: Check) -> list[tuple[str, Status, str]]:
     fit: list[tuple[str, Status, str]] = [(FIT, found.fit.status, found.fit.reason)] if found.fit else []
     if found.apart:
         return [*fit, ("comparable", "inconclusive", "; ".join(found.reasons))]
-    if found.fit and not found.metrics and not found.shown["candidate"]:
+    if found.fit and not found.metrics and not _profiles(found):
         return fit
     cases: list[tuple[str, Status, str]] = [(one.name, one.status, one.reason) for one in found.metrics]
     if not cases:
         cases = [("step time", found.throughput.status, found.throughput.reason)]
-    if found.shown["candidate"]:  # else no profiles were given
+    if _profiles(found):
         cases.insert(0, (PEAK, found.memory.status, found.memory.reason))
     return [*fit, *cases]
+
+
+def _profiles(found: Check) -> bool:
+    """Whether profiles of both sides were given."""
+    return "base_bytes" in found.shown["candidate"]
 
 
 def _xml(text: str) -> str:
@@ -72,7 +81,7 @@ def _xml(text: str) -> str:
 
 def markdown(found: Check, link: str = "") -> str:
     """A comment: the verdict, one table with the biggest differences first, and a link to more."""
-    lines = [f"### hyperopt check: {MARKS[found.verdict]}", ""]
+    lines = [MARKER, f"### hyperopt check: {MARKS[found.verdict]}", ""]
     if found.apart:
         lines += [f"- {_cell(reason)}" for reason in found.reasons] + [""]
     lines += ["| what | baseline | candidate | change | allowed | n | verdict |", "|---|---:|---:|---:|---:|---:|---|"]
@@ -82,13 +91,15 @@ def markdown(found: Check, link: str = "") -> str:
     rows += [_metric_row(one) for one in metrics[:MOST_ROWS]]
     if not metrics and found.throughput.baseline_us:
         rows.append(_step_row(found))
+    if found.apart:
+        rows = [row if row[0] == FIT or not row[-1] else [*row[:-1], "not judged"] for row in rows]
     rows = rows or [["nothing", "", "", "", "", "", "not judged"]]
     lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
     if len(metrics) > MOST_ROWS:
         lines += ["", f"{len(metrics) - MOST_ROWS} more metrics with smaller differences."]
     lines += ["", *(f"- {_cell(reason)}" for reason in found.reasons if not found.apart)]
     if link:
-        lines += ["", f"[Details]({link})"]
+        lines += ["", f"[Details]({_address(link)})"]
     return "\n".join(lines) + "\n"
 
 
@@ -97,6 +108,8 @@ def _fit_row(fit: Fit) -> list[str]:
     how: str = fit.how
     if fit.slowdown_percent is not None and fit.plan_peak_bytes is not None:
         how += f": {size(fit.plan_peak_bytes)}, step {fit.slowdown_percent:+.2f} %"
+        if fit.host_peak_bytes is not None:
+            how += f", {size(fit.host_peak_bytes)} at most in other tiers"
     allowed = f"{size(fit.hbm_bytes)}, +{fit.max_slowdown_percent:g} %"
     return [FIT, "", size(fit.peak_bytes), how, allowed, "simulated", MARKS[fit.status]]
 
@@ -119,12 +132,15 @@ def _group_row(group: Group) -> list[str]:
 
 
 def _metric_row(one: Finding) -> list[str]:
-    change = f"{one.effect_percent:+.2f} %"
-    if one.low_percent is not None and one.high_percent is not None:
-        change += f" ({one.low_percent:+.2f} to {one.high_percent:+.2f})"
+    change = f"{one.change(one.effect_percent):+.2f} %"
+    if one.interval is not None:
+        change += " ({:+.2f} to {:+.2f})".format(*one.interval)
+    allowed = f"+{one.tolerance_percent:g} %"
+    if one.better == "higher":
+        allowed = f"{one.change(one.tolerance_percent):+.2f} %, more is better"
     counted = f"{one.n} {'jobs, weaker' if one.weak else 'pairs'}"
     figures = [f"{value:.6g} {one.unit}".strip() for value in (one.baseline, one.candidate)]
-    return [one.name, *figures, change, f"+{one.tolerance_percent:g} %", counted, MARKS.get(one.status, one.status)]
+    return [one.name, *figures, change, allowed, counted, MARKS.get(one.status, one.status)]
 
 
 def _step_row(found: Check) -> list[str]:
@@ -140,8 +156,16 @@ def _beyond(one: Finding) -> float:
 
 
 def _cell(text: str) -> str:
-    """What would end a cell or start markup is written out."""
-    return re.sub(r"([|<>`*\[\]_])", r"\\\1", text.replace("\n", " "))
+    """What would end a cell or start markup is written out; nobody is called by a name that stands after an @."""
+    plain = re.sub(r"[\x00-\x1f\x7f\u2028\u2029]+", " ", text)
+    return re.sub(r"([\\|<>`*\[\]_~])", r"\\\1", plain).replace("@", "@\u200b")
+
+
+def _address(link: str) -> str:
+    """Without what would end it in Markdown. Raises ValueError for one that is not of the web."""
+    if not link.startswith(("https://", "http://")):
+        raise ValueError(f"{link!r} is no address that begins with https:// or http://")
+    return quote(link, safe="/:?#@!$&'*+,;=%-._~")
 
 
 def size(count: int) -> str:

@@ -22,6 +22,13 @@ from hyperopt.gate.ranks import MOST_VALUES
 FAMILY, MAJOR = "hyperopt.samples", 1
 MOST_BYTES = 64 << 20
 
+FINER, FINEST = 1e-5, 1e-7
+"""Shares of the smallest reading: a clock that ticks by less than the first is fine enough, and readings that differ
+by the second from a multiple of a tick are one."""
+
+MOST = 1e300
+"""Of a reading: no figure of a run is larger, and ratios of larger ones could not be told."""
+
 Design = Literal["interleaved", "separate"]
 Better = Literal["lower", "higher"]
 Steps = tuple[float, ...]
@@ -57,6 +64,31 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         before, after = ([median(run[self.warmup_steps :]) for run in side[self.warmup_runs :]] for side in sides)
         return before, after
 
+    def tick(self, metric: Metric) -> float:
+        """The step of which all readings are multiples, in the metric's unit; 0 where they are of none that matters.
+
+        Readings that never vary on either side say nothing of their clock: they are taken as counted, 0.
+        """
+        sides = (metric.baseline, metric.candidate)
+        seen = [{value for run in side[self.warmup_runs :] for value in run[self.warmup_steps :]} for side in sides]
+        if all(len(values) == 1 for values in seen):
+            return 0.0
+        least = min(seen[0] | seen[1])
+        step = 0.0
+        for value in seen[0] | seen[1]:
+            step = _common(value, step, FINEST * least)
+            if step <= FINER * least:
+                return 0.0
+        return step
+
+
+def _common(one: float, other: float, rounding: float) -> float:
+    """The greatest common divisor of two values that are not exact (Euclid)."""
+    while other > rounding:
+        rest = one % other
+        one, other = other, 0.0 if other - rest <= rounding else rest
+    return one
+
 
 def load(data: bytes) -> tuple[Samples, list[str]]:
     """Samples from document bytes, checked, and warnings. Raises `DocumentError`."""
@@ -91,6 +123,6 @@ def _check_side(at: str, runs: Sequence[Steps], samples: Samples) -> None:
             problem = f"{len(run)} steps, of which {samples.warmup_steps} are warm-up"
             raise DocumentError(f"{at}[{i}]", problem, 'give more steps, or set "warmup_steps" to 0')
         for j, value in enumerate(run):
-            if not 0 < value < 1e300:
-                remedy = "leave the failed run and its partner out"
-                raise DocumentError(f"{at}[{i}][{j}]", f"{value:g} is not above 0", remedy)
+            if not 0 < value < MOST:
+                problem = f"{value:g} is " + (f"beyond {MOST:g}" if value >= MOST else "not above 0")
+                raise DocumentError(f"{at}[{i}][{j}]", problem, "leave the failed run and its partner out")

@@ -9,7 +9,9 @@ change::
                ├─────┼─────┤               inconclusive: the tolerance lies between the bounds
                           ├─────┼─────┤    regression: even the lower bound is beyond it
 
-Each bound is wrong with a chance of at most `level`. Several metrics are several chances to be wrong: a regression
+Each bound is wrong with a chance of at most `level`; one at the tolerance itself is neither beyond it nor within. Where
+a clock ticks coarsely (`Samples.tick`), the bounds are further apart by what a tick can hide: no number of pairs tells
+21 ticks from 20 and a half. Several metrics are several chances to be wrong: a regression
 must hold after Holm's correction.
 
 - *Interleaved pairs*: signed ranks of the pairs' log ratios.
@@ -41,6 +43,9 @@ DEFAULT_POWER = 0.99
 
 SEPARATE_LEVEL = 0.25
 """Of the level, for jobs that were not interleaved."""
+
+TOLD_SLACK = 1e-3
+"""A log ratio: what less than a thousandth may hide is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,18 @@ class Finding:
     noise_percent: float
     needed: int | None
 
+    def change(self, worse_percent: float) -> float:
+        """How much the value itself changes, in percent, where it becomes so much worse: a rate falls."""
+        return worse_percent if self.better == "lower" else 100 * (1 / (1 + worse_percent / 100) - 1)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The bounds as changes of the value, in percent, the lower first; None where there are none."""
+        if self.low_percent is None or self.high_percent is None:
+            return None
+        ends = self.change(self.low_percent), self.change(self.high_percent)
+        return min(ends), max(ends)
+
 
 def judge_samples(
     samples: Samples, tolerance_percent: float, sensitivity: Sensitivity | None = None
@@ -108,6 +125,8 @@ class _Look:
     noise: float
     tolerance_percent: float
     estimate: Estimate
+    tick: float
+    slack: float
 
 
 def _look(samples: Samples, metric: Metric, default_percent: float, level: float) -> _Look:
@@ -116,14 +135,22 @@ def _look(samples: Samples, metric: Metric, default_percent: float, level: float
     old, new = (sign * np.log(np.asarray(side)) for side in (before, after))
     percent = default_percent if metric.tolerance_percent is None else metric.tolerance_percent
     tolerance = math.log1p(percent / 100)
+    tick = samples.tick(metric)
+    slack = _slack(tick, min(*before, *after))
     if samples.design == "interleaved":
         noise = spread(new - old)
-        paired = of_pairs(new - old, tolerance, level)
-        return _Look(metric, samples.design, len(old), before, after, noise, percent, paired)
+        paired = of_pairs(new - old, tolerance, level, slack)
+        return _Look(metric, samples.design, len(old), before, after, noise, percent, paired, tick, slack)
     noise = _between(old, new)
-    estimate = of_groups(old, new, tolerance + noise, level)
+    estimate = of_groups(old, new, tolerance + noise, level, slack)
     n = min(len(old), len(new))
-    return _Look(metric, samples.design, n, before, after, noise, percent, estimate)
+    return _Look(metric, samples.design, n, before, after, noise, percent, estimate, tick, slack)
+
+
+def _slack(tick: float, least: float) -> float:
+    """By how much a log ratio may be off where either value may be by half a tick, and none is below `least`."""
+    share = tick / (2 * least)
+    return 2 * math.atanh(share) if share < 1 else math.inf
 
 
 def _between(old: Floats, new: Floats) -> float:
@@ -138,8 +165,13 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     beyond = math.log1p(asked.beyond_percent / (100 + look.tolerance_percent))
     needed = None if weak else pairs_needed(look.noise, beyond, level / metrics, asked.power)
     least = least_jobs(level) if weak else least_pairs(level)
-    told = f"{look.metric.name} {_percent(found.center):+.2f} %{_between_bounds(found, level)}"
-    told += f", tolerance {look.tolerance_percent:g} %, {_count(look)}"
+    sign = 1 if look.metric.better == "lower" else -1  # told as the value itself changes, and judged by what is worse
+    told = f"{look.metric.name} {_percent(sign * found.center):+.2f} %{_between_bounds(found, sign, level)}"
+    told += "" if sign > 0 else ", more is better"
+    allowed = f"{look.tolerance_percent:g}" if sign > 0 else f"{_percent(-tolerance):+.2f}"
+    told += f", tolerance {allowed} %, {_count(look)}"
+    if look.slack > TOLD_SLACK:
+        told += f", of a clock that ticks by {look.tick:.4g} {look.metric.unit}".rstrip()
     if weak:
         told += f", weaker: separate jobs, {100 * look.noise:.2f} % apart by themselves"
     status: Status
@@ -149,7 +181,7 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     elif p <= level:
         status = "regression"
         told += f"; p {p:.2g}"
-    elif found.high <= tolerance:
+    elif found.high < tolerance or look.before == look.after:
         status = "pass"
     else:
         status = "inconclusive"
@@ -179,6 +211,8 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
 def _more(look: _Look, needed: int | None, asked: Sensitivity, p: float, metrics: int) -> str:
     """What would decide."""
     beside = f" (p {p:.2g} of {metrics} metrics together)" if metrics > 1 else ""
+    if look.slack >= math.log1p(asked.beyond_percent / (100 + look.tolerance_percent)):
+        return f"; a tick is {_percent(look.slack):.1f} % of a run{beside}: measure longer runs, or by a finer clock"
     if look.design == "separate":
         return f"; the tolerance is between the bounds{beside}: interleave base and candidate in one job"
     if needed is None:
@@ -195,10 +229,11 @@ def _count(look: _Look) -> str:
     return f"{len(look.before)} and {len(look.after)} jobs"
 
 
-def _between_bounds(found: Estimate, level: float) -> str:
+def _between_bounds(found: Estimate, sign: int, level: float) -> str:
     if not math.isfinite(found.low):
         return ""
-    return f" ({100 - 200 * level:g} % interval {_percent(found.low):+.2f} to {_percent(found.high):+.2f})"
+    low, high = sorted((sign * found.low, sign * found.high))
+    return f" ({100 - 200 * level:g} % interval {_percent(low):+.2f} to {_percent(high):+.2f})"
 
 
 def _percent(log_ratio: float) -> float:

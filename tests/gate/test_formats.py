@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
+import pytest
 
 from hyperopt.gate import Check, Metric, Samples, check, check_samples
-from hyperopt.gate.formats import action, bencher, junit, markdown, size
+from hyperopt.gate.formats import MARKER, action, bencher, junit, markdown, size
 from hyperopt.gate.samples import Better
 from hyperopt.profile import Profile
 from tests.gate.test_check import grown, timed
@@ -62,7 +63,7 @@ def test_markdown_is_one_table_with_the_biggest_differences_first_and_a_link() -
     first = lines.index(table[0])
     assert lines[first : first + len(table)] == table  # one table
     assert {line.replace("\\|", "").count("|") for line in table} == {8}
-    assert lines[0].endswith("regression") and lines[-1] == "[Details](https://ci.example/1)"
+    assert lines[0] == MARKER and lines[1].endswith("regression") and lines[-1] == "[Details](https://ci.example/1)"
     names = [line.split(" | ")[0].removeprefix("| ") for line in table[2:]]
     assert names[0] == "replayed peak" and names[1].startswith("- activation of layers.0")
     assert names[2:] == ["load", "tokens per s", "step \\| time"]
@@ -102,3 +103,42 @@ def test_github_action_benchmark_is_a_list_of_what_should_be_small() -> None:
 
 def test_sizes_are_read_by_people() -> None:
     assert [size(n) for n in (7, 2048, 3 * MIB, 5 << 30)] == ["7 bytes", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
+
+
+def test_more_is_better_is_told_as_the_value_changes() -> None:
+    """tokens/s from 100 to 150 are + 50 %, and half of them - 50 %, whatever is worse."""
+
+    def rate(factor: float) -> Check:
+        before = tuple((100.0 + i,) for i in range(10))
+        after = tuple((factor * (100.0 + i),) for i in range(10))
+        metric = Metric(name="tokens", unit="1/s", better="higher", baseline=before, candidate=after)
+        return check_samples(Samples(design="interleaved", warmup_steps=0, metrics=(metric,)))
+
+    for factor, told, verdict in ((1.5, "+50.00 %", "pass"), (0.5, "-50.00 %", "regression")):
+        found = rate(factor)
+        assert found.verdict == verdict and found.reasons[0].startswith(f"tokens {told}")
+        assert "tolerance -4.76 %" in found.reasons[0] and "more is better" in found.reasons[0]
+        (row,) = [line for line in markdown(found).splitlines() if line.startswith("| tokens")]
+        assert told in row and "-4.76 %, more is better" in row
+    (one,) = rate(0.5).metrics
+    assert one.interval is not None and one.interval[0] <= -50.0 <= one.interval[1] < 0
+    assert one.effect_percent == pytest.approx(100.0)
+
+
+def test_a_comment_of_what_is_not_compared_has_no_verdict_in_its_rows() -> None:
+    text = markdown(check(timed(1.0, model="a"), grown(timed(1.0, model="b"), 2, MIB)))
+    assert "inconclusive" in text.splitlines()[1] and "regression" not in text
+    assert "| exact | not judged |" in text
+
+
+def test_names_do_not_call_anybody_or_end_a_link() -> None:
+    def named(profile: Profile) -> Profile:
+        storages = tuple(msgspec.structs.replace(s, name="@org/team\n::error::x") for s in profile.storages)
+        return msgspec.structs.replace(profile, storages=storages)
+
+    told = check(named(worked_example()), named(grown(worked_example(), 2, 1)))
+    text = markdown(told, "https://ci.example/a(1)_(b)?q= x")
+    assert "@org" not in text and "@\u200borg" in text and "\n::error" not in text
+    assert text.endswith("[Details](https://ci.example/a%281%29_%28b%29?q=%20x)\n")
+    with pytest.raises(ValueError, match="no address"):
+        markdown(told, "javascript:alert(1)")
