@@ -25,8 +25,8 @@ MOST_TICKS, MOST_GRAINS = 2**50, 2**44
 """Ticks of the longest schedule (a float holds them exactly) and grains of memory."""
 
 FINE = 10**5
-"""Ticks of an average layer, and grains of a limit for each activation below it, at the least, where they are rounded:
-an error of 5 in a million."""
+"""Steps of rounding in an average layer's time, and in a limit for each activation below it, at the least: an error of
+5 in a million."""
 
 APART = "are too far apart to be added up exactly"
 REMEDY = "leave out what is not meant (no limit: no entry), or mend the unit of the largest or the smallest"
@@ -111,7 +111,7 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     transfer = [[0.0 if x is None else x for x in links]]
     if asked.chunks == 1:
         transfer[0][-1] = 0.0  # nothing goes from the last stage back to the first
-    tick, ticks, exact_times = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
+    tick, ticks, time_step = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
 
     def held(value: Callable[[_Option], float]) -> list[list[float]]:
         return [
@@ -145,7 +145,7 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     ]
     known = [[x or 0.0 for x in each] for each in bounds]
     activations = [held(lambda o: o.device), held(lambda o: o.moved), held(lambda o: o.late if halved else 0.0)]
-    grain, memory, exact_memory = _whole([*activations, parameter, [static, *known], beside], MOST_GRAINS)
+    grain, memory, memory_step = _whole([*activations, parameter, [static, *known], beside], MOST_GRAINS)
     limits = [
         np.array([NO_LIMIT if x is None else y for x, y in zip(said, row, strict=True)], np.int64)
         for said, row in zip(bounds, memory[4][1:], strict=True)
@@ -178,11 +178,11 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
         tick=tick,
         grain=grain,
     )
-    # Each number is off by half a tick or grain at the most: what they are added up to must not be.
-    if not exact_times and made.durations(fastest_split(made, uniform(made))).sum() < FINE * made.layers:
+    # Each number is off by half a step at the most: what they are added up to must not be.
+    if made.durations(fastest_split(made, uniform(made))).sum() * tick < FINE * made.layers * time_step:
         raise DocumentError("$.layers_description", f"times {APART}", REMEDY)
     finite = [int(x) for x in (*made.limit, *made.host_limit) if x < NO_LIMIT]
-    if not exact_memory and min(finite, default=NO_LIMIT) < FINE * made.layers * made.micro_batches:
+    if min(finite, default=NO_LIMIT) * grain < FINE * made.layers * made.micro_batches * memory_step:
         raise DocumentError("$.layers_description", f"MB, limits among them, {APART}", REMEDY)
     return made
 
@@ -252,9 +252,9 @@ def _most(asked: Request, runs: Iterable[tuple[int, int]]) -> int:
     return 4 * asked.micro_batches * (layers + 2 * asked.stages * asked.chunks + 2)
 
 
-def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[float, list[I64], bool]:
-    """What one is worth, and numbers as integers: exact (then True) where decimals allow, else as fine as `most` allows
-    for the largest (`most` itself then, or a little less)."""
+def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[float, list[I64], float]:
+    """What one is worth, and numbers as integers: exact where decimals allow, else as fine as `most` allows for the
+    largest (`most` itself then, or a little less); and the step that they were rounded to (0: exact)."""
     flat = [x for rows in values for row in rows for x in row]
     largest = max(flat, default=0.0)
     digits = max((-int(Decimal(repr(float(x))).as_tuple().exponent) for x in flat if x), default=0)
@@ -263,4 +263,4 @@ def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[floa
     whole = [[[round(Fraction(x) * scale) for x in row] for row in rows] for rows in values]
     common = math.gcd(*(x for rows in whole for row in rows for x in row)) or 1
     integers = [np.array([[x // common for x in row] for row in rows], np.int64) for rows in whole]
-    return float(common / scale), integers, digits <= room
+    return float(common / scale), integers, 0.0 if digits <= room else float(1 / scale)
