@@ -253,9 +253,10 @@ class _Place:
 
     def _why_none(self) -> str:
         if not self.priced:
-            return "no candidate's parameters fit the budget: more stages, more devices to a stage, or more HBM"
+            return "no candidate's parameters fit --hbm-bytes: more stages, more devices to a stage, or more HBM"
         last = self.tried[-1]
-        return f"none of {len(self.priced)} candidates fits; {last.candidate}: {last.why}"
+        why = last.why.replace("the memory limits", "--hbm-bytes")
+        return f"none of {len(self.priced)} candidates fits; {last.candidate}: {why}"
 
 
 def _told(proposal: _Proposal, step_ns: int | None, why: str) -> Tried:

@@ -56,7 +56,7 @@ def test_the_answer_in_lines_with_a_time_line_and_virtual_stages(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "options", "code", "words"),
     [
-        ({"memory_limits": [5, 5, 5, 5]}, (), 3, "no split fits the memory limits"),
+        ({"memory_limits": [5, 5, 5, 5]}, (), 3, "no split fits the memory limits: raise these by"),
         ({"memory_limits": [40, 40]}, (), 64, "$.memory_limits: 2 entries for 4 stages"),
         ({}, ("--min-layers", "4"), 3, "12 layers are fewer than 4"),
         ({}, ("--schedule", "zigzag"), 64, "not one of gpipe, 1f1b, interleaved, zero-bubble"),
