@@ -103,7 +103,6 @@ def test_interleaved_commands_become_samples(cli: Cli, tmp_path: Path) -> None:
         ("--max-slowdown-percent", "inf"),
         ("--link", "javascript:alert(1)"),
         ("--link", "https://x.example/\n::error"),
-        ("--branch", "main", "--candidate", "profile-1", "--memory-only"),
     ],
 )
 def test_bad_input_is_one_line(cli: Cli, options: tuple[str, ...]) -> None:
