@@ -76,7 +76,7 @@ def test_the_plan_holds_for_every_stage(files: Path, tmp_path: Path) -> None:
         ((), {"layers": "layer9=8"}, 64, "no forward operator has the layer 'layer9'"),
         ((), {"layers": "layer0"}, 64, "--layers: 'layer0' is not LABEL=COUNT"),
         (("--stages", "3"), {}, 64, "--stages: '3': 8 devices and 8 layers"),
-        (("--stages", "8"), {"hbm": 2_000_000}, 3, "budget"),
+        (("--stages", "8"), {"hbm": 2_000_000}, 3, "--hbm-bytes"),
         ((), {"sample": "unphased.json"}, 64, "$.operators[*].phase: no operator is of the forward pass"),
     ],
 )
