@@ -28,6 +28,9 @@ FINE = 10**5
 """Steps of rounding in an average layer's time, and in a limit for each activation below it, at the least: an error of
 5 in a million."""
 
+FAR = 1e4
+"""Times all that the whole model could ever hold on one stage: a limit beyond that is none."""
+
 APART = "are too far apart to be added up exactly"
 REMEDY = "leave out what is not meant (no limit: no entry), or mend the unit of the largest or the smallest"
 
@@ -133,14 +136,14 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
             beside[0][group] += share * (layer.memory_activation or 0.0)
             beside[1][group] += share * typed(layer).weight_mb if halved else 0.0
     hosts = _per_stage(description.host_limits, "host_limits", asked.stages)
-    # A limit that nothing can reach is none, however large: it must not make the others coarse.
+    # A limit that nothing comes near is none: it must not make the others coarse.
     everything = sum(static) + asked.micro_batches * sum(map(sum, beside))
     for t, count in runs:
         of_type = [o for o, c in zip(options, columns, strict=True) if c.type == t]
         alive = max(o.device + o.moved + o.late for o in of_type)
         everything += count * (bodies[t].memory_parameter + asked.micro_batches * alive)
     bounds = [
-        [None if x is not None and x > everything else x for x in said]
+        [None if x is not None and x > FAR * everything else x for x in said]
         for said in (_limits(description, asked.stages, groups), hosts)
     ]
     known = [[x or 0.0 for x in each] for each in bounds]
