@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import platform
 import re
 import shlex
 from dataclasses import replace
@@ -181,7 +182,8 @@ def _emit(
 ) -> int:
     """Writes what was asked for, prints the verdict, and returns its exit code. `of`: commit, branch and time."""
     document = msgspec.json.encode(found.document() | of)
-    written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
+    written: list[tuple[Path | None, bytes]] = [(output, document)]
+    written.append((junit, formats.junit(found, datetime.now(UTC), platform.node()).encode()))
     written.append((markdown, formats.markdown(found, link).encode()))
     written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
     written.append((action_benchmark, msgspec.json.encode(formats.action(found))))

@@ -1,6 +1,7 @@
 """A check as other tools read it.
 
-    junit      what CI servers show as tests: a regression fails, inconclusive is skipped with its reason
+    junit      what CI servers show as tests: a regression fails, inconclusive is skipped with its reason (the schema
+               of Ant's JUnit task, as published by Windy Road, which Jenkins' own takes too)
     markdown   a comment on a pull request: one table, the biggest differences first
     bencher    Bencher Metric Format (bencher.dev, "Bencher Metric Format")
     action     the list that github-action-benchmark takes as customSmallerIsBetter (its README)
@@ -11,6 +12,7 @@ The last two record the candidate, for charts; their own alarms are not the gate
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 from xml.etree import ElementTree
@@ -32,20 +34,27 @@ MARKS = {"pass": "✅ pass", "regression": "❌ regression", "inconclusive": "�
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(found: Check) -> str:
-    """JUnit XML: a case for each judge, and one for the verdict where profiles must not be compared."""
-    suite = ElementTree.Element("testsuite", name="hyperopt check")
+def junit(found: Check, at: datetime, host: str) -> str:
+    """JUnit XML: a case for each judge, and one for the verdict where profiles must not be compared. `at` and `host`:
+    when and where it was judged, which the schema asks for; a case's time is 0, for nothing is timed by judging it."""
+    suite = ElementTree.Element("testsuite", name="hyperopt check", package="hyperopt", id="0", time="0")
+    suite.set("timestamp", at.strftime("%Y-%m-%dT%H:%M:%S"))
+    suite.set("hostname", _xml(host) or "localhost")
+    ElementTree.SubElement(suite, "properties")
     counts = dict.fromkeys(("pass", "regression", "inconclusive", "not judged"), 0)
+    passed = []
     for name, status, reason in _cases(found):
         counts[status] += 1
-        case = ElementTree.SubElement(suite, "testcase", classname="hyperopt.check", name=_xml(name))
+        case = ElementTree.SubElement(suite, "testcase", classname="hyperopt.check", name=_xml(name), time="0")
         told = {"message": _xml(reason)}
         if status == "regression":
             ElementTree.SubElement(case, "failure", told, type="regression").text = _xml(reason)
         elif status != "pass":
             ElementTree.SubElement(case, "skipped", told)
         else:
-            ElementTree.SubElement(case, "system-out").text = _xml(reason)
+            passed.append(_xml(f"{name}: {reason}"))
+    ElementTree.SubElement(suite, "system-out").text = "\n".join(passed)
+    ElementTree.SubElement(suite, "system-err")
     figures = {"tests": sum(counts.values()), "failures": counts["regression"], "errors": 0}
     figures["skipped"] = counts["inconclusive"] + counts["not judged"]
     for name, value in figures.items():

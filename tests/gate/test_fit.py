@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +19,9 @@ from solver.fit import fit
 from tests.cli.command import Cli
 from tests.gate.test_check import grown
 from tests.samples import MIB, worked_example
+
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
 def answer(mib: int, slowdown: float = 3.0) -> Fit:
@@ -61,12 +65,12 @@ def test_a_limit_is_judged_beside_the_others_and_the_change_is_told() -> None:
     failed = with_fit(check(before, before), none)
     assert failed.verdict == "regression" and failed.reasons == (none.reason,)
     assert failed.document()["fit"]["status"] == "regression"
-    assert next(case.get("name") for case in ElementTree.fromstring(junit(failed))[0]) == "must fit"
+    assert ElementTree.fromstring(junit(failed, NOON, ""))[0][1].get("name") == "must fit"
     told = "with a plan: 641.00 MiB, step +0.00 %, 128.00 MiB at most in other tiers"
     assert f"| must fit |  | 769.00 MiB | {told} |" in markdown(found)
     hosts = [found.shown[side]["host_peak_bytes"] for side in ("baseline", "candidate")]
     assert hosts == [0, 128 * MIB] and failed.shown["candidate"].get("host_peak_bytes") is None
-    assert with_fit(None, none).verdict == "regression" and ElementTree.fromstring(junit(with_fit(None, none)))
+    assert with_fit(None, none).verdict == "regression" and ElementTree.fromstring(junit(with_fit(None, none), NOON, ""))
 
 
 @pytest.mark.parametrize(("limit", "code"), [("768M", 0), ("700M", 0), ("100M", 1)])

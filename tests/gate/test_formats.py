@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 import msgspec
@@ -14,6 +15,9 @@ from hyperopt.gate.samples import Better
 from hyperopt.profile import Profile
 from tests.gate.test_check import grown, timed
 from tests.samples import MIB, worked_example
+
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
 def series(name: str, slower: float, better: Better = "lower") -> Metric:
@@ -29,7 +33,7 @@ def found() -> Check:
 
 
 def test_junit_fails_for_a_regression_and_skips_what_is_not_known() -> None:
-    (suite,) = ElementTree.fromstring(junit(found()))
+    (suite,) = ElementTree.fromstring(junit(found(), NOON, "builder"))
     assert {name: suite.get(name) for name in ("tests", "failures", "skipped", "errors")} == {
         "tests": "4",
         "failures": "2",
@@ -38,11 +42,26 @@ def test_junit_fails_for_a_regression_and_skips_what_is_not_known() -> None:
     }
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
     assert failed == ["replayed peak", "load"]
-    message = suite[0][0].get("message") or ""
+    message = suite[1][0].get("message") or ""
     assert "activation of layers.0" in message
+    assert suite.findtext("system-out", "").startswith("step | time: ")
     apart = check(timed(1.0, model="a"), timed(1.0, model="b"))
-    (only,) = ElementTree.fromstring(junit(apart))[0]
+    only = ElementTree.fromstring(junit(apart, NOON, ""))[0].findall("testcase")[0]
     assert only.get("name") == "comparable" and only.find("skipped") is not None
+
+
+def test_junit_has_what_the_schema_of_ants_task_requires() -> None:
+    root = ElementTree.fromstring(junit(found(), NOON, ""))
+    assert root.tag == "testsuites" and not root.attrib
+    (suite,) = root
+    required = {"name", "timestamp", "hostname", "tests", "failures", "errors", "time", "package", "id"}
+    assert set(suite.attrib) == required | {"skipped"}
+    assert suite.get("timestamp") == "2026-11-30T12:00:00" and suite.get("hostname") == "localhost"
+    cases = ["testcase"] * int(suite.get("tests", ""))
+    assert [part.tag for part in suite] == ["properties", *cases, "system-out", "system-err"]
+    for case in suite.findall("testcase"):
+        assert set(case.attrib) == {"name", "classname", "time"} and len(case) <= 1
+        assert all(part.tag in ("skipped", "failure") for part in case)
 
 
 def test_names_that_xml_cannot_hold_are_replaced() -> None:
@@ -52,7 +71,7 @@ def test_names_that_xml_cannot_hold_are_replaced() -> None:
         return msgspec.structs.replace(profile, storages=storages, operators=operators)
 
     told = check(named(worked_example()), named(grown(worked_example(), 2, 1)))
-    assert ElementTree.fromstring(junit(told)) is not None
+    assert ElementTree.fromstring(junit(told, NOON, "\x00")) is not None
     assert markdown(told).count("\\|x") >= 1
 
 
