@@ -20,7 +20,6 @@ from tests.cli.command import Cli
 from tests.gate.test_check import grown
 from tests.samples import MIB, worked_example
 
-
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
@@ -70,7 +69,8 @@ def test_a_limit_is_judged_beside_the_others_and_the_change_is_told() -> None:
     assert f"| must fit |  | 769.00 MiB | {told} |" in markdown(found)
     hosts = [found.shown[side]["host_peak_bytes"] for side in ("baseline", "candidate")]
     assert hosts == [0, 128 * MIB] and failed.shown["candidate"].get("host_peak_bytes") is None
-    assert with_fit(None, none).verdict == "regression" and ElementTree.fromstring(junit(with_fit(None, none), NOON, ""))
+    alone = with_fit(None, none)
+    assert alone.verdict == "regression" and ElementTree.fromstring(junit(alone, NOON, ""))
 
 
 @pytest.mark.parametrize(("limit", "code"), [("768M", 0), ("700M", 0), ("100M", 1)])
