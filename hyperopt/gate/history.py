@@ -121,11 +121,19 @@ class Answer(msgspec.Struct):
 
 
 def of_answers(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[str, list[Point]]:
-    """The series of (commit, answer of its check), oldest first. Raises msgspec.ValidationError for what is none."""
-    series: dict[str, list[Point]] = {}
+    """The series of (commit, answer of its check), oldest first. Raises msgspec.ValidationError for what is none.
+
+    Answers of one commit are one point of each series: at the place of the first, with the newest value.
+    """
+    of_commit: dict[str, list[Answer]] = {}
     for commit, given in answers:
         answer = given if isinstance(given, Answer) else msgspec.convert(given, Answer)
-        for name, value in answer.figures().items():
+        of_commit.setdefault(commit, []).append(answer)
+    series: dict[str, list[Point]] = {}
+    for commit, told in of_commit.items():
+        # The step time of a profile is one number: where samples were taken of the commit, theirs count.
+        measured = sorted(told, key=lambda answer: bool(answer.metrics))
+        for name, value in {name: value for answer in measured for name, value in answer.figures().items()}.items():
             series.setdefault(name, []).append(Point(commit, value))
     return series
 
