@@ -69,7 +69,9 @@ def objections(
         own = _statuses(one.result)
         for name, (status, reason) in _worse(one.result, by_default).items():
             if status == "regression" and (one.baseline == current.profile or name not in cleared):
-                how = "found a regression" if own.get(name, ("",))[0] == status else "passes by its own policy only"
+                how = "found a regression"
+                if own.get(name, ("",))[0] != status:
+                    how = "passes by its own policy only" if one.verdict == "pass" else "regressed by the default policy"
                 regressed.append(f"{one.id} {how}: {reason}")
             elif status == "inconclusive" and one.id != check and name not in cleared:
                 unsure.append(f"{one.id} was inconclusive: {reason}")

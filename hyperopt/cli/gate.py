@@ -125,6 +125,8 @@ def check(
         raise typer.BadParameter(f"{link!r} is no address that begins with https:// or http://", param_hint="--link")
     allowed = None if memory_threshold is None else threshold(memory_threshold)
     policy = Policy(allowed, tolerance_percent, Sensitivity(level=level), memory_only)
+    if head is not None and branch is None:
+        raise typer.BadParameter("is of a check on the server: give --branch too", param_hint="--head")
     if branch is not None:
         if candidate is None or baseline is not None or self_test:
             problem = "takes --candidate and what it is judged by, and no --baseline or --self-test"
