@@ -71,7 +71,8 @@ def objections(
             if status == "regression" and (one.baseline == current.profile or name not in cleared):
                 how = "found a regression"
                 if own.get(name, ("",))[0] != status:
-                    how = "passes by its own policy only" if one.verdict == "pass" else "regressed by the default policy"
+                    own_only = "passes by its own policy only"
+                    how = own_only if one.verdict == "pass" else "finds one by the default policy"
                 regressed.append(f"{one.id} {how}: {reason}")
             elif status == "inconclusive" and one.id != check and name not in cleared:
                 unsure.append(f"{one.id} was inconclusive: {reason}")

@@ -33,6 +33,9 @@ from hyperopt.gate.ranks import Floats, holm, spread
 PEAK = "replayed peak"
 """The series without noise."""
 
+STEP = "step_us"
+"""The series of the step times that profiles measured, where there are no samples."""
+
 LEVEL = 0.04
 """For 5 % of histories without a change that are told of one (simulated, docs/why/gate.md): that the stretches are
 chosen too costs the rest. Wider than a verdict's: advice is cheaper when it is wrong."""
@@ -114,7 +117,7 @@ class Answer(msgspec.Struct):
         """Value of each series, of the candidate."""
         found: dict[str, float] = {one.name: one.candidate for one in self.metrics}
         if not self.metrics:
-            found["step_us"] = self.throughput.candidate_us
+            found[STEP] = self.throughput.candidate_us
         if self.memory.status != "not judged":
             found[PEAK] = self.memory.candidate_peak_bytes
         return {name: float(value) for name, value in found.items() if value > 0}
@@ -131,9 +134,14 @@ def of_answers(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[s
         of_commit.setdefault(commit, []).append(answer)
     series: dict[str, list[Point]] = {}
     for commit, told in of_commit.items():
-        # The step time of a profile is one number: where samples were taken of the commit, theirs count.
-        measured = sorted(told, key=lambda answer: bool(answer.metrics))
-        for name, value in {name: value for answer in measured for name, value in answer.figures().items()}.items():
+        newest: dict[str, float] = {}
+        sampled = any(answer.metrics for answer in told)
+        for answer in told:
+            figures = answer.figures()
+            if sampled and not answer.metrics:
+                figures.pop(STEP, None)  # a profile's, one number: where samples were taken of the commit, theirs count
+            newest |= figures
+        for name, value in newest.items():
             series.setdefault(name, []).append(Point(commit, value))
     return series
 

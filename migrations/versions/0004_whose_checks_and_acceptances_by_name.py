@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # In place: a copy of `checks` in its stead, as batch mode makes one, would take from acceptances what they refer to.
+    # In place: a copy of `checks` in its stead, as batch mode makes it, would take from acceptances what they name.
     # Nobody said it before: checks counted as their branch's own, and acceptances are taken as without a flag.
     op.add_column("checks", sa.Column("head", sa.Text(), nullable=False, server_default=""))
     for name in ("accept_regression", "accept_inconclusive"):
