@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from api.judging import Branch
 from api.problems import documented
 from api.service import Here
-from hyperopt.gate.history import changes, of_answers
+from hyperopt.gate.history import changes, of_commits
 from hyperopt.store.checks import Kind, Place, branch_line
 
 router = APIRouter(prefix="/v1/history", tags=["checks"])
@@ -68,7 +68,7 @@ def find(
 
 
 def _history(kind: Kind, places: list[Place]) -> History:
-    found = changes(of_answers([(place.name, place.check.result) for place in places]))
+    found = changes(of_commits([(place.name, place.check.result) for place in places]))
     told = [
         Changed(
             series=one.series,

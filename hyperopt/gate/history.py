@@ -124,24 +124,38 @@ class Answer(msgspec.Struct):
 
 
 def of_answers(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[str, list[Point]]:
-    """The series of (commit, answer of its check), oldest first. Raises msgspec.ValidationError for what is none.
+    """The series of (commit, answer of its check), oldest first. Raises msgspec.ValidationError for what is none."""
+    return _series([(commit, _answer(given).figures()) for commit, given in answers])
 
-    Answers of one commit are one point of each series: at the place of the first, with the newest value.
-    """
-    of_commit: dict[str, list[Answer]] = {}
+
+def of_commits(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[str, list[Point]]:
+    """The same where a commit may have been checked more than once: one point of each series, at the place of its first
+    answer, with the newest value. Raises msgspec.ValidationError."""
+    told: dict[str, list[Answer]] = {}
     for commit, given in answers:
-        answer = given if isinstance(given, Answer) else msgspec.convert(given, Answer)
-        of_commit.setdefault(commit, []).append(answer)
+        told.setdefault(commit, []).append(_answer(given))
+    return _series([(commit, _newest(found)) for commit, found in told.items()])
+
+
+def _newest(answers: Sequence[Answer]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    sampled = any(answer.metrics for answer in answers)
+    for answer in answers:
+        figures = answer.figures()
+        if sampled and not answer.metrics:
+            figures.pop(STEP, None)  # a profile's, one number: where samples were taken of the commit, theirs count
+        found |= figures
+    return found
+
+
+def _answer(given: dict[str, Any] | Answer) -> Answer:
+    return given if isinstance(given, Answer) else msgspec.convert(given, Answer)
+
+
+def _series(figures: Sequence[tuple[str, dict[str, float]]]) -> dict[str, list[Point]]:
     series: dict[str, list[Point]] = {}
-    for commit, told in of_commit.items():
-        newest: dict[str, float] = {}
-        sampled = any(answer.metrics for answer in told)
-        for answer in told:
-            figures = answer.figures()
-            if sampled and not answer.metrics:
-                figures.pop(STEP, None)  # a profile's, one number: where samples were taken of the commit, theirs count
-            newest |= figures
-        for name, value in newest.items():
+    for commit, values in figures:
+        for name, value in values.items():
             series.setdefault(name, []).append(Point(commit, value))
     return series
 

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from hyperopt.gate.history import Answer, Change, Point, changes, of_answers
+from hyperopt.gate.history import Answer, Change, Point, changes, of_answers, of_commits
 from hyperopt.gate.ranks import Floats
 from tests.cases.test_gate import c10
 
@@ -107,6 +107,7 @@ def test_answers_of_one_commit_are_one_point() -> None:
         return msgspec.convert(tree, Answer)
 
     first = [("a", told(1, step_us=10.0)), ("b", told(2, 20.0))]
-    series = of_answers([*first, ("a", told(3, 11.0)), ("b", told(2, 21.0))])
+    series = of_commits([*first, ("a", told(3, 11.0)), ("b", told(2, 21.0))])
     assert series["replayed peak"] == [Point("a", 3), Point("b", 2)]
     assert series["step_us"] == [Point("a", 10.0), Point("b", 21.0)]
+    assert of_answers(first) == of_commits(first) and len(of_answers(first * 2)["step_us"]) == 4
