@@ -26,6 +26,7 @@ class CheckLine(BaseModel):
     id: str
     project: str
     branch: str
+    head: str = Field(description="What the candidate is a commit of; empty: branch itself")
     commit: str
     model: str
     device: str
@@ -121,6 +122,7 @@ def index(
             id=one.id,
             project=one.project,
             branch=one.branch,
+            head=one.head,
             commit=one.commit,
             **asdict(kind),
             baseline=one.baseline,

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 from api.judging import Branch
 from api.problems import documented
 from api.service import Here
-from hyperopt.gate.history import changes, of_answers
-from hyperopt.store.checks import Kind, StoredCheck, list_checks
+from hyperopt.gate.history import changes, of_commits
+from hyperopt.store.checks import Kind, Place, branch_line
 
 router = APIRouter(prefix="/v1/history", tags=["checks"])
 
@@ -31,7 +31,7 @@ class Changed(BaseModel):
 
 
 class History(BaseModel):
-    """Of runs of one kind, which alone are compared. `checks`: one a candidate, the newest."""
+    """Of runs of one kind, which alone are compared. `checks`: one a commit, at its first check's place."""
 
     model: str
     device: str
@@ -56,22 +56,19 @@ def find(
     branch: Annotated[Branch, Query()] = "main",
     model: Annotated[str | None, Query(max_length=200)] = None,
     project: Annotated[str, Query(max_length=200)] = "default",
-    limit: Annotated[int, Query(ge=1, le=500, description="Newest checks to look at")] = 200,
+    limit: Annotated[int, Query(ge=1, le=500, description="Newest commits to look at")] = 200,
 ) -> Histories:
-    """Change points and trends over the stored checks of a branch, each kind of run for itself."""
+    """Change points and trends over the stored checks of a branch's own commits, each kind of run for itself."""
     with here.database.read() as session:
-        listed = list_checks(session, project, branch, model, limit)
-    kinds: dict[Kind, dict[str, StoredCheck]] = {}
-    for check, kind in listed:  # newest first: of a candidate's checks the newest counts
-        kinds.setdefault(kind, {}).setdefault(check.candidate, check)
-    return Histories(
-        branch=branch,
-        histories=[_history(kind, list(found.values())[::-1]) for kind, found in sorted(kinds.items())],
-    )
+        line = branch_line(session, project, branch, model, limit)
+    kinds: dict[Kind, list[Place]] = {}
+    for place in line:
+        kinds.setdefault(place.kind, []).append(place)
+    return Histories(branch=branch, histories=[_history(kind, found) for kind, found in sorted(kinds.items())])
 
 
-def _history(kind: Kind, checks: list[StoredCheck]) -> History:
-    found = changes(of_answers([(one.commit or one.id, one.result) for one in checks]))
+def _history(kind: Kind, places: list[Place]) -> History:
+    found = changes(of_commits([(place.name, place.check.result) for place in places]))
     told = [
         Changed(
             series=one.series,
@@ -85,4 +82,5 @@ def _history(kind: Kind, checks: list[StoredCheck]) -> History:
         )
         for one in found
     ]
-    return History(**asdict(kind), checks=len(checks), since=checks[0].created_at.isoformat(), changes=told)
+    runs, since = len({place.name for place in places}), places[0].check.created_at.isoformat()
+    return History(**asdict(kind), checks=runs, since=since, changes=told)

@@ -28,7 +28,6 @@ from hyperopt.gate.throughput import (
 from hyperopt.profile import Profile
 from hyperopt.store import Database
 from hyperopt.store.baselines import StoredBaseline, baseline_id, get_baseline
-from hyperopt.store.checks import get_check, get_samples
 from hyperopt.store.profiles import ProfileSummary, get_document, get_summary
 
 KIND = "check"
@@ -75,13 +74,15 @@ class PolicyAsked(BaseModel):
 
 
 class CheckAsked(BaseModel):
-    """A profile to judge. `baseline` null: what was accepted for its kind on `branch`."""
+    """A profile to judge. `baseline` null: what was accepted for its kind on `branch`. `head`: what the candidate is a
+    commit of, where that is not `branch` itself; only the branch's own checks are part of its history."""
 
     model_config = _STRICT
 
     candidate: ProfileId
     baseline: ProfileId | None = None
     branch: Branch = "main"
+    head: Branch | None = Field(None, description="Of a pull request's candidate: pull/7; null: of branch itself")
     commit: str = Field("", max_length=200, pattern=r"^[^\x00-\x1f]*$", description="Of the candidate; kept")
     policy: PolicyAsked = PolicyAsked()
     samples: dict[str, Any] | None = Field(None, description="A hyperopt.samples/1 document")
@@ -89,7 +90,8 @@ class CheckAsked(BaseModel):
 
 @dataclass(frozen=True)
 class Sides:
-    """Whom a request is about. `accepted`: the baseline of the branch, where none was named."""
+    """Whom a request is about. `accepted`: the baseline of the branch, where that is what the candidate is held
+    against."""
 
     candidate: ProfileSummary
     baseline: ProfileSummary
@@ -102,13 +104,14 @@ def sides(database: Database, asked: CheckAsked) -> Sides:
         candidate = get_summary(session, asked.candidate)
         if candidate is None:
             raise _unknown("$.candidate", asked.candidate)
-        accepted = None
+        accepted = get_baseline(session, baseline_id(candidate, asked.branch))
         against = asked.baseline
         if against is None:
-            accepted = get_baseline(session, baseline_id(candidate, asked.branch))
             if accepted is None:
                 raise _no_baseline(candidate, asked.branch)
             against = accepted.profile
+        elif accepted is not None and accepted.profile != against:
+            accepted = None
         baseline = get_summary(session, against)
         if baseline is None:
             raise _unknown("$.baseline", against)
@@ -117,7 +120,7 @@ def sides(database: Database, asked: CheckAsked) -> Sides:
 
 def series_of(asked: CheckAsked) -> Samples | None:
     """The samples of a request. Raises `DocumentError`."""
-    return None if asked.samples is None else _series(asked.samples)
+    return None if asked.samples is None else read_samples(asked.samples)
 
 
 Solver = Callable[[str, Profile, Requirement], Fit]
@@ -129,7 +132,7 @@ def judged(database: Database, asked: CheckAsked, fit: Solver | None = None) -> 
     stays what it is."""
     about = sides(database, asked)
     series = series_of(asked)
-    before, after = _profile(database, about.baseline.id), _profile(database, about.candidate.id)
+    before, after = profile_of(database, about.baseline.id), profile_of(database, about.candidate.id)
     found = judge(before, after, _policy(asked.policy), series)
     if asked.policy.must_fit_bytes is not None and fit is not None:
         policy = asked.policy
@@ -140,6 +143,7 @@ def judged(database: Database, asked: CheckAsked, fit: Solver | None = None) -> 
     result["notes"] = [*result["notes"], *_age(about.accepted, asked.policy.stale_after_days)]
     return {
         "branch": asked.branch,
+        "head": asked.head or "",
         "commit": asked.commit,
         "baseline": about.baseline.id,
         "candidate": about.candidate.id,
@@ -151,21 +155,6 @@ def judged(database: Database, asked: CheckAsked, fit: Solver | None = None) -> 
     }
 
 
-def regressed_by_default(database: Database, check: str | None, candidate: str) -> list[str]:
-    """What the default policy finds against a run that a stored check of it let pass; empty without such a check.
-
-    The policy of a check comes with its request, so a wide one must not be what makes a baseline.
-    """
-    with database.read() as session:
-        found = None if check is None else get_check(session, check)
-        if found is None or found.candidate != candidate or found.verdict == "regression":
-            return []
-        given = get_samples(session, found.id)
-    series = None if given is None else _series(given)
-    strict = judge(_profile(database, found.baseline), _profile(database, found.candidate), None, series)
-    return list(strict.reasons) if strict.verdict == "regression" else []
-
-
 def _policy(asked: PolicyAsked) -> Policy:
     memory = None
     if asked.memory_bytes is not None or asked.memory_percent is not None:
@@ -174,12 +163,14 @@ def _policy(asked: PolicyAsked) -> Policy:
     return Policy(memory, asked.tolerance_percent, sensitivity, asked.memory_only)
 
 
-def _series(given: dict[str, Any]) -> Samples:
+def read_samples(given: dict[str, Any]) -> Samples:
+    """A `hyperopt.samples/1` document of a request. Raises `DocumentError`."""
     found, _ = samples.load(msgspec.json.encode(given))
     return found
 
 
-def _profile(database: Database, id: str) -> Profile:
+def profile_of(database: Database, id: str) -> Profile:
+    """A stored profile, of which it is known that it is there."""
     with database.read() as session:
         stored = get_document(session, id)
     assert stored is not None

@@ -105,6 +105,18 @@ def check_encoding(encoding: str | None, raw: bytes) -> None:
         )
 
 
+def known_query(request: Request) -> None:
+    """Refuses a parameter that the endpoint does not have: misspelt, it would be taken as left out."""
+    route = request.scope["route"]
+    assert isinstance(route, APIRoute)
+    known = [field.alias for field in route.dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            detail = f"there is no parameter {name[:100]!r} here; there is {', '.join(known) or 'none'}"
+            remedy = "leave it out, or correct its name"
+            raise ProblemError(422, "bad-request", "Bad request", detail, field=f"query.{name[:100]}", remedy=remedy)
+
+
 def _service(request: Request) -> Service:
     service = request.app.state.service
     assert isinstance(service, Service)

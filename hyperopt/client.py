@@ -228,18 +228,19 @@ class Client:
         *,
         baseline: str | None = None,
         branch: str = "main",
+        head: str | None = None,
         commit: str = "",
         policy: Json | None = None,
         samples: Json | None = None,
     ) -> Json:
-        """Judges a stored profile against another, None: against what was accepted on the branch. `policy` and
-        `samples` as in docs/reference/http.md.
+        """Judges a stored profile against another, None: against what was accepted on the branch. `head`: what it is a
+        commit of, None: the branch itself. `policy` and `samples` as in docs/reference/http.md.
 
         With `must_fit_bytes` in the policy plans are solved for: waits for that, and raises `ServiceError` (status 0)
         where it failed.
         """
         asked: Json = {"candidate": candidate, "baseline": baseline, "branch": branch, "commit": commit}
-        asked |= {"policy": policy or {}, "samples": samples}
+        asked |= {"head": head, "policy": policy or {}, "samples": samples}
         answer = self._request("POST", "/v1/checks", json=asked)
         if answer.status_code != 202:
             kept: Json = answer.json()
@@ -295,11 +296,12 @@ class Client:
         etag: str | None = None,
         check: str | None = None,
         accept_regression: bool = False,
+        accept_inconclusive: bool = False,
     ) -> Json:
         """Makes a stored profile the baseline of its kind. `etag`: of the one it replaces, None: there is none yet."""
         asked = {"profile": profile, "branch": branch, "who": who, "why": why, "check": check}
         headers = {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
-        body = {**asked, "accept_regression": accept_regression}
+        body = {**asked, "accept_regression": accept_regression, "accept_inconclusive": accept_inconclusive}
         return self._json("POST", "/v1/baselines", json=body, headers=headers)
 
     def freeze(self, baseline: str, frozen: bool, *, who: str, why: str, etag: str) -> Json:

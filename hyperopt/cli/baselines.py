@@ -48,7 +48,10 @@ def accept(
     ] = None,
     check: Annotated[str | None, typer.Option(help="of this profile against that baseline: check-...")] = None,
     accept_regression: Annotated[
-        bool, typer.Option("--accept-regression", help="although a check of it found a regression")
+        bool, typer.Option("--accept-regression", help="although a check of it found a regression; kept")
+    ] = False,
+    accept_inconclusive: Annotated[
+        bool, typer.Option("--accept-inconclusive", help="although its checks do not all pass; kept")
     ] = False,
     server: ServerUrl = None,
     as_json: AsJson = False,
@@ -59,7 +62,14 @@ def accept(
             raise typer.BadParameter("say it in a word or more: it is kept", param_hint=name)
     with answers(server) as service:
         found = service.accept(
-            profile, who=who, why=why, branch=branch, etag=replaces, check=check, accept_regression=accept_regression
+            profile,
+            who=who,
+            why=why,
+            branch=branch,
+            etag=replaces,
+            check=check,
+            accept_regression=accept_regression,
+            accept_inconclusive=accept_inconclusive,
         )
     print(json.dumps(found) if as_json else _line(found))
     return 0
@@ -87,9 +97,11 @@ def _line(one: dict[str, Any]) -> str:
     kind.append(f"rank {one['rank']} of {one['world_size']}")
     last = one["history"][0]
     marks = "".join(f", {mark}" for mark in ("frozen", "stale") if one[mark])
+    named = [what for what in ("regression", "inconclusive") if last[f"accept_{what}"]]
+    spite = f" (--accept-{', --accept-'.join(named)})" if named else ""
     return (
         f"{one['project']} {one['branch']}: {one['profile']} ({', '.join(part for part in kind if part)}), "
         f"accepted {one['accepted_at'][:10]}, {one['checks']} checks since{marks}\n"
-        f"  {last['act']} by {last['who']}: {last['why']}\n"
+        f"  {last['act']} by {last['who']}{spite}: {last['why']}\n"
         f"  {one['id']}, etag {one['etag']}"
     )

@@ -108,6 +108,9 @@ def check(
     branch: Annotated[
         str | None, typer.Option(help="judge a stored candidate on the server against what was accepted there; kept")
     ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="for --branch: what the candidate is a commit of, where not of it: pull/7")
+    ] = None,
     commit: Annotated[str, typer.Option(help="of the candidate; kept in -o, and with --branch on the server")] = "",
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
@@ -122,13 +125,15 @@ def check(
         raise typer.BadParameter(f"{link!r} is no address that begins with https:// or http://", param_hint="--link")
     allowed = None if memory_threshold is None else threshold(memory_threshold)
     policy = Policy(allowed, tolerance_percent, Sensitivity(level=level), memory_only)
+    if head is not None and branch is None:
+        raise typer.BadParameter("is of a check on the server: give --branch too", param_hint="--head")
     if branch is not None:
         if candidate is None or baseline is not None or self_test:
             problem = "takes --candidate and what it is judged by, and no --baseline or --self-test"
             raise typer.BadParameter(problem, param_hint="--branch")
         series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
         fit = {} if must_fit is None else _fit_asked(must_fit, max_slowdown_percent, tier_bytes, time_limit)
-        found, of = _on_branch(candidate, branch, commit, policy, series, server, fit)
+        found, of = _on_branch(candidate, branch, head, commit, policy, series, server, fit)
         return _emit(found, of, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
     both = _both(baseline, candidate, server, must_fit is not None)
     series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
@@ -197,6 +202,7 @@ def _emit(
 def _on_branch(
     candidate: str,
     branch: str,
+    head: str | None,
     commit: str,
     policy: Policy,
     series: Samples | None,
@@ -215,7 +221,7 @@ def _on_branch(
     with answers(server) as service:
         told = None if series is None else msgspec.to_builtins(series)
         try:
-            kept = service.check(candidate, branch=branch, commit=commit, policy=asked, samples=told)
+            kept = service.check(candidate, branch=branch, head=head, commit=commit, policy=asked, samples=told)
         except ServiceError as refused:
             if not refused.type.endswith("no-baseline"):  # a new branch, or a new version of the framework
                 raise

@@ -33,6 +33,9 @@ from hyperopt.gate.ranks import Floats, holm, spread
 PEAK = "replayed peak"
 """The series without noise."""
 
+STEP = "step_us"
+"""The series of the step times that profiles measured, where there are no samples."""
+
 LEVEL = 0.04
 """For 5 % of histories without a change that are told of one (simulated, docs/why/gate.md): that the stretches are
 chosen too costs the rest. Wider than a verdict's: advice is cheaper when it is wrong."""
@@ -114,7 +117,7 @@ class Answer(msgspec.Struct):
         """Value of each series, of the candidate."""
         found: dict[str, float] = {one.name: one.candidate for one in self.metrics}
         if not self.metrics:
-            found["step_us"] = self.throughput.candidate_us
+            found[STEP] = self.throughput.candidate_us
         if self.memory.status != "not judged":
             found[PEAK] = self.memory.candidate_peak_bytes
         return {name: float(value) for name, value in found.items() if value > 0}
@@ -122,10 +125,37 @@ class Answer(msgspec.Struct):
 
 def of_answers(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[str, list[Point]]:
     """The series of (commit, answer of its check), oldest first. Raises msgspec.ValidationError for what is none."""
-    series: dict[str, list[Point]] = {}
+    return _series([(commit, _answer(given).figures()) for commit, given in answers])
+
+
+def of_commits(answers: Sequence[tuple[str, dict[str, Any] | Answer]]) -> dict[str, list[Point]]:
+    """The same where a commit may have been checked more than once: one point of each series, at the place of its first
+    answer, with the newest value. Raises msgspec.ValidationError."""
+    told: dict[str, list[Answer]] = {}
     for commit, given in answers:
-        answer = given if isinstance(given, Answer) else msgspec.convert(given, Answer)
-        for name, value in answer.figures().items():
+        told.setdefault(commit, []).append(_answer(given))
+    return _series([(commit, _newest(found)) for commit, found in told.items()])
+
+
+def _newest(answers: Sequence[Answer]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    sampled = any(answer.metrics for answer in answers)
+    for answer in answers:
+        figures = answer.figures()
+        if sampled and not answer.metrics:
+            figures.pop(STEP, None)  # a profile's, one number: where samples were taken of the commit, theirs count
+        found |= figures
+    return found
+
+
+def _answer(given: dict[str, Any] | Answer) -> Answer:
+    return given if isinstance(given, Answer) else msgspec.convert(given, Answer)
+
+
+def _series(figures: Sequence[tuple[str, dict[str, float]]]) -> dict[str, list[Point]]:
+    series: dict[str, list[Point]] = {}
+    for commit, values in figures:
+        for name, value in values.items():
             series.setdefault(name, []).append(Point(commit, value))
     return series
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -12,11 +14,12 @@ import msgspec
 import pytest
 import zstandard
 
+from api import openapi
 from hyperopt.profile import Profile
 from hyperopt.store.tables import now
 from tests.gate.test_check import grown
 from tests.gate.test_throughput import noisy, samples
-from tests.samples import MIB, encoded
+from tests.samples import MIB, encoded, worked_example
 
 Fresh = Callable[..., Profile]
 Json = dict[str, Any]
@@ -165,6 +168,71 @@ def test_checks_are_listed_page_by_page_and_their_history_is_told(
     assert http.get("/v1/history", params={"limit": 0}).json()["field"] == "query.limit"
 
 
+def told(http: httpx.Client, branch: str, **asked: Any) -> list[Json]:
+    """The changes of the branch's replayed peak, of the one kind of run that it has."""
+    (history,) = http.get("/v1/history", params={"branch": branch, **asked}).json()["histories"]
+    return [{"checks": history["checks"]}, *(one for one in history["changes"] if one["kind"] == "exact")]
+
+
+def test_a_commit_keeps_its_place_in_the_history(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    """Whatever is checked again, with a commit or without, by another run of it or of another model."""
+    runs = [stored(http, grown(fresh(model="placed"), 0, MIB * (i >= 3))) for i in range(6)]
+    slow = {"samples": msgspec.to_builtins(samples(noisy(0, 10, 1.5)))}
+    check(http, runs[0], baseline=runs[0], branch=branch)  # its commit is said only later
+    for i, run in enumerate(runs):
+        check(http, run, baseline=runs[0], branch=branch, commit=f"c{i}", **slow)
+    before = told(http, branch)
+    assert before[0] == {"checks": 6} and [(one["before"], one["after"]) for one in before[1:]] == [("c2", "c3")]
+    check(http, runs[1], baseline=runs[0], branch=branch, commit="c1")
+    check(http, runs[4], baseline=runs[0], branch=branch)
+    check(http, stored(http, fresh(model="placed")), baseline=runs[0], branch=branch, commit="c0")
+    assert told(http, branch) == before
+    assert told(http, branch, limit=3) == [{"checks": 3}]
+    (four, change) = told(http, branch, limit=4)
+    assert four == {"checks": 4} and (change["before"], change["after"]) == ("c2", "c3")
+    # Of another model for the first time: the place is the commit's.
+    other = [stored(http, grown(fresh(model="late"), 0, MIB * i)) for i in range(2)]
+    for commit, run in (("c5", other[1]), ("c2", other[0])):
+        check(http, run, baseline=other[0], branch=branch, commit=commit)
+    found = http.get("/v1/history", params={"branch": branch, "model": "late", "limit": 2}).json()["histories"]
+    assert [(one["before"], one["after"]) for one in found[0]["changes"]] == [("c2", "c5")]
+    # A newer figure of a commit takes the place of the older.
+    check(http, stored(http, grown(fresh(model="placed"), 0, MIB)), baseline=runs[0], branch=branch, commit="c2")
+    assert [(one["before"], one["after"]) for one in told(http, branch, model="placed")[1:]] == [("c1", "c2")]
+
+
+def test_only_its_own_commits_are_a_branch_s_history(http: httpx.Client, fresh: Fresh, branch: str) -> None:
+    runs = [stored(http, grown(fresh(model="own"), 0, MIB * i)) for i in range(4)]
+    for commit, run, head in (("c0", runs[0], None), ("p1", runs[2], "pull/7"), ("c1", runs[1], branch)):
+        kept = check(http, run, baseline=runs[0], branch=branch, commit=commit, head=head)
+        assert kept["head"] == (head or "")
+    found = told(http, branch)
+    assert found[0] == {"checks": 2} and [(one["before"], one["after"]) for one in found[1:]] == [("c0", "c1")]
+    # It is kept all the same; and once merged it is checked as the branch's own.
+    listed = http.get("/v1/checks", params={"branch": branch}).json()["checks"]
+    assert [(one["commit"], one["head"]) for one in listed] == [("c1", branch), ("p1", "pull/7"), ("c0", "")]
+    check(http, runs[2], baseline=runs[0], branch=branch, commit="c2")
+    assert told(http, branch)[0] == {"checks": 3} and told(http, branch)[-1]["after"] == "c2"
+
+
+def test_a_parameter_that_does_not_exist_is_refused(http: httpx.Client) -> None:
+    """At every address but that of the health check, before anything else is looked at."""
+    paths = json.loads(openapi.text())["paths"]
+    asked = [(method, path) for path, methods in paths.items() for method in methods if path != "/v1/healthz"]
+    assert len(asked) > 20
+    for method, path in asked:
+        address = re.sub(r"\{\w+\}", "x", path)
+        if method != "get":
+            continue
+        answer = http.get(address, params={"brnach": "main"})
+        assert answer.status_code == 422 and answer.json()["field"] == "query.brnach", address
+        assert "422" in paths[path][method]["responses"]
+    body = encoded(worked_example(name="nowhere"))
+    answer = http.post("/v1/profiles", params={"projct": "x"}, content=body)
+    assert answer.status_code == 422 and "project" in answer.json()["detail"]
+    assert http.get("/v1/healthz", params={"probe": 1}).status_code == 200
+
+
 @pytest.mark.parametrize("text", [" ", "\n", "\u3000 \t", ""])
 def test_who_and_why_are_said(http: httpx.Client, fresh: Fresh, branch: str, text: str) -> None:
     id = stored(http, fresh())
@@ -184,11 +252,14 @@ def test_frozen_and_stale_baselines_are_reported(
     frozen = http.patch(at, json=body, headers={"If-Match": made.headers["etag"]})
     assert frozen.status_code == 200 and frozen.json()["frozen"] and frozen.json()["history"][0]["act"] == "frozen"
     found = check(http, second, branch=branch)
-    assert any("frozen, by grace: before the release" in note for note in found["result"]["notes"])
+    by_id = check(http, second, branch=branch, baseline=first)
+    for one in (found, by_id):
+        assert any("frozen, by grace: before the release" in note for note in one["result"]["notes"])
+    assert "frozen" not in str(check(http, second, branch=branch, baseline=second)["result"]["notes"])
     seen = {"If-Match": frozen.headers["etag"]}
     assert accept(http, second, branch, seen, check=found["id"]).json()["type"].endswith("baseline-frozen")
     (listed,) = http.get("/v1/baselines", params={"branch": branch}).json()["baselines"]
-    assert listed["frozen"] and not listed["stale"] and listed["checks"] == 1
+    assert listed["frozen"] and not listed["stale"] and listed["checks"] == 2
     monkeypatch.setattr("hyperopt.store.baselines.now", lambda: now() + timedelta(days=40))
     (listed,) = http.get("/v1/baselines", params={"branch": branch}).json()["baselines"]
     assert listed["stale"]

@@ -95,9 +95,14 @@ def test_a_branch_has_what_was_accepted_on_it(cli: Cli, server: str, tmp_path: P
     replacing = ("accept", second, "--branch", "next", *by, *at, "--check", check, "--replaces", etag)
     assert cli(*replacing) == 64 and "regression" in cli.err
     assert cli(*replacing, "--accept-regression", "--json") == 0 and cli.answer["profile"] == second
+    assert "--accept-regression" not in cli.err and cli("baselines", "--branch", "next", *at) == 0
+    assert "accepted by ada (--accept-regression): release" in cli.out
     assert cli(*asked, "--baseline", first) == 64
+    assert cli("check", "--baseline", first, "--candidate", first, "--head", "pull/7", *at) == 64
 
     assert cli("history", "--branch", "next", *at) == 0 and "branch, " in cli.out and "no change" in cli.out
+    assert cli("history", "--branch", "next", *at, "--json") == 0 and cli.answer[0]["checks"] == 1
+    assert cli(*asked, "--head", "pull/7", "--commit", "2e") == 0
     assert cli("history", "--branch", "next", *at, "--json") == 0 and cli.answer[0]["checks"] == 1
     assert cli("history", "--branch", "nowhere", *at) == 0 and "no checks" in cli.out
     assert cli("history") == cli("history", tmp_path / "check.json", "--branch", "next") == 64

@@ -91,7 +91,7 @@ def run_action(folder: Path, environment: dict[str, str], **given: str) -> subpr
     asked = {}
     for variable, expression in step["env"].items():
         name = expression.removeprefix("${{ inputs.").removesuffix(" }}")
-        asked[variable] = told.get(name, "https://ci.example/1")
+        asked[variable] = told.get(name, told.get(variable, "https://ci.example/1"))
     files = {name: str(folder / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
     return subprocess.run(shell, cwd=folder, env=environment | asked | files, capture_output=True, text=True)
@@ -239,3 +239,25 @@ def test_the_gitlab_job_writes_one_note(
     assert [f"{call.split('--request ')[1].split()[0]} {call.split()[-1].removeprefix(at)}" for call in calls] == writes
     assert (tmp_path / "out" / "note.md").read_text() == "<!-- hyperopt job-a -->\n### hyperopt check\n"
     assert run_gitlab(tmp_path, environment, "after_script", **given | {"COMMENT": "false"}).returncode == 0
+
+
+TOLD = """#!/bin/sh
+echo "$@" >> calls
+"""
+
+
+@pytest.mark.parametrize("head", ["pull/7", "main", ""])
+def test_whose_commit_it_is_is_told(tmp_path: Path, environment: dict[str, str], head: str) -> None:
+    """What a pull request checks against a branch is none of its history."""
+    (tmp_path / "bin" / "hyperopt").write_text(TOLD)
+    given = {"samples": "s.json", "candidate": "profile-1", "branch": "main", "server": "http://s"}
+    run_action(tmp_path, environment | {"GITHUB_SHA": "1f"}, **given, HEAD=head)
+    of = {"CI_MERGE_REQUEST_IID": head[5:]} if head.startswith("pull/") else {"CI_COMMIT_REF_NAME": head}
+    given = {name.upper(): value for name, value in given.items()} | {"CI_COMMIT_SHA": "1f", **of}
+    run_gitlab(tmp_path, environment, "script", **given)
+    action, gitlab = (tmp_path / "calls").read_text().splitlines()
+    told = f" --head {head}" if head else ""
+    assert f"--branch main --commit 1f{told} --candidate" in action
+    assert f"--branch main --commit 1f{told.replace('pull', 'merge-request')} --candidate" in gitlab
+    assert "pull_request.number" in action_step("check")["env"]["HEAD"]
+    assert "|| github.ref_name" in action_step("check")["env"]["HEAD"]

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
-from hyperopt.gate.history import Change, Point, changes
+from hyperopt.gate.history import Answer, Change, Point, changes, of_answers, of_commits
 from hyperopt.gate.ranks import Floats
 from tests.cases.test_gate import c10
 
@@ -94,3 +95,19 @@ def test_values_that_are_no_figures_are_refused() -> None:
     assert Change("s", 1, "a", "b", 5.0, 0.001).told == (
         "s +5.00 % between a and b (p 0.001; +0.00 % since the start)"
     )
+
+
+def test_answers_of_one_commit_are_one_point() -> None:
+    """At the first one's place, with the newest values; a profile's own step time only where no samples were taken."""
+
+    def told(peak: int, step: float = 12.0, **metrics: float) -> Answer:
+        found = [{"name": name, "candidate": value} for name, value in metrics.items()]
+        memory = {"status": "pass", "candidate_peak_bytes": peak}
+        tree = {"verdict": "pass", "memory": memory, "throughput": {"candidate_us": step}, "metrics": found}
+        return msgspec.convert(tree, Answer)
+
+    first = [("a", told(1, step_us=10.0)), ("b", told(2, 20.0))]
+    series = of_commits([*first, ("a", told(3, 11.0)), ("b", told(2, 21.0))])
+    assert series["replayed peak"] == [Point("a", 3), Point("b", 2)]
+    assert series["step_us"] == [Point("a", 10.0), Point("b", 21.0)]
+    assert of_answers(first) == of_commits(first) and len(of_answers(first * 2)["step_us"]) == 4
