@@ -143,7 +143,7 @@ def _overwritten(inputs: Columns, outputs: Columns) -> Mask:
         if column.rank <= into.rank:
             sizes = _padded(column, into.rank)
             lies |= ((sizes == into.sizes) | (sizes == 1)).all(axis=1)
-    return alike & lies
+    return np.asarray(alike & lies)
 
 
 def _reduced(kind: Kind, inputs: Columns, outputs: Columns) -> Three:

@@ -245,7 +245,7 @@ def matmul(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work
 
 def matmul_added(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """A product that is added to the first input (``addmm``, ``baddbmm``): one addition an element."""
-    _, a, b = _first(inputs, 3, "inputs")
+    a, b = _first(inputs, 3, "inputs")[1:]
     (out,) = _first(outputs, 1, "outputs")
     return _moved(inputs, outputs, out.elements * (2 * _inner(a, b, out) + 1))
 
@@ -435,17 +435,18 @@ def _convolved(ways: Sequence[Forward]) -> int:
 def _flops(image: Shape, weight: Shape, out: Shape) -> int | None:
     """Of (N, C, ..) by (Cout, C / groups, ..), with one to three axes of space; or of Ascend's (N, C1, H, W, C0) by
     FRACTAL_Z, (C1 H W, N1, N0, C0), and (N, D, C1, H, W, C0) by its sibling, as padded. None: they do not fit."""
-    if not image or image[0] != out[0] or len(image) != len(out):
+    if not image or len(image) != len(out) or image[0] != out[0]:
         return None
     if len(weight) == len(image) and len(image) in (3, 4, 5):
         groups, rest = divmod(image[1], weight[1]) if weight[1] else (0, 1)
-        fits = not rest and groups and out[1] == weight[0] and weight[0] % groups == 0
+        fits = not rest and groups > 0 and out[1] == weight[0] and weight[0] % groups == 0
         return 2 * prod(out) * prod(weight[1:]) if fits else None
     if len(weight) == 4 and len(image) in (5, 6):
         place = len(image) - 4
         inner, blocks, block, item = weight
-        fits = image[-1] == out[-1] == item and image[place] and inner % image[place] == 0 and block
-        return 2 * prod(out) * inner * item if fits and -(-out[place] * item // block) == blocks else None
+        if not (image[-1] == out[-1] == item and image[place] and inner % image[place] == 0 and block):
+            return None
+        return 2 * prod(out) * inner * item if -(-out[place] * item // block) == blocks else None
     return None
 
 
