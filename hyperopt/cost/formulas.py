@@ -48,7 +48,7 @@ class Tensor(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether its elements are numbers to reckon with: indices, masks and shapes are not."""
-        return "float" in self.dtype.lower() or self.dtype.lower() in ("bf16", "double", "half")
+        return "float" in self.dtype.lower() or self.dtype.lower() in ("bf16", "double", "half", "hf32")
 
 
 class Work(NamedTuple):
