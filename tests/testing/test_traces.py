@@ -131,7 +131,7 @@ def test_shapes_are_those_of_what_is_read_and_written_and_tell_the_work(name: st
             counted += o.type != "idle"
         except Uncounted as why:
             assert not o.type.startswith(("MatMul", "GroupedMatMul", "RmsNorm", "Rotary", "SwiGlu")), (o.type, why)
-    assert counted > 0.6 * kernels
+    assert counted > 0.4 * kernels
 
 
 @pytest.mark.parametrize("suffix", ["json", "json.gz", "json.zst"])
