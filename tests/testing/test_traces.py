@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperopt import plan as plans
+from hyperopt.cost.followed import bytes_of
+from hyperopt.cost.work import Table, Uncounted
 from hyperopt.documents import canonical, write
 from hyperopt.plan import Action, Plan, Recompute, Residency
 from hyperopt.profile import COMPUTE, Profile, load
@@ -110,6 +112,26 @@ def test_equal_kernels_take_times_within_a_few_percent_of_each_other(name: str) 
         times[o.type, o.layer.rstrip("0123456789"), o.phase, o.shapes, tuple(sizes)].append(o.duration_us)
     alike = [sorted(found) for key, found in times.items() if key[0] not in ("idle", "FlashAttention")]
     assert max(found[-1] / found[0] for found in alike) < 1.2 and any(found[0] < found[-1] for found in alike)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_are_those_of_what_is_read_and_written_and_tell_the_work(name: str) -> None:
+    """What goes in, then what comes out. Products are none that shapes contradict, and types that a model's step has
+    are known; attention over packed rows, experts and caches are left out."""
+    profile, table = generate(name, 900), Table.load()
+    counted = kernels = 0
+    for o in profile.operators:
+        sizes = [bytes_of(shape, dtype) for shape, dtype in zip(o.shapes, o.dtypes, strict=True)]
+        assert sizes[o.inputs or 0 :] == [profile.by_id[s].bytes for s in o.writes]
+        if o.inputs:
+            assert set(sizes[: o.inputs]) <= {profile.by_id[s].bytes for s in o.reads}
+        kernels += o.type != "idle"
+        try:
+            table.of(o)
+            counted += o.type != "idle"
+        except Uncounted as why:
+            assert not o.type.startswith(("MatMul", "GroupedMatMul", "RmsNorm", "Rotary", "SwiGlu")), (o.type, why)
+    assert counted > 0.4 * kernels
 
 
 @pytest.mark.parametrize("suffix", ["json", "json.gz", "json.zst"])
