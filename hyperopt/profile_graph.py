@@ -190,6 +190,8 @@ class _Builder:
             if equation:
                 found["equation"] = equation
                 self._tell("products have their dimensions from shapes")
+            elif all(s in shapes for s in (*kernel.reads[:2], *kernel.writes)):
+                found |= {"transpose_a": None, "transpose_b": None}  # a profile does not say
         if "Attention" in kernel.type or kernel.type.startswith("Rotary"):
             found["sequences"] = self.sequences
         if "Attention" in kernel.type:
