@@ -230,6 +230,8 @@ class _Builder:
             else:
                 use = plain
                 self.turned[w] = not plain and turned
+                if plain and turned:
+                    self._tell("square weights are taken to be stored as (in, out)")
             if plain or turned:
                 return "mk,kn->mn" if (use and plain) or not turned else "mk,nk->mn"
             return None
