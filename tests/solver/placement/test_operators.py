@@ -316,7 +316,7 @@ def test_position_tells_a_statistic_from_a_scale(type: str, inputs: list[Any], o
     """Where no kernel of ours computes it: labels, with as many rows as columns, and a size or a number in between."""
     for extra in ((), (1,)):
         shapes = [SQUARE if labels == WIDE else (6,) for labels in inputs]
-        given = [*shapes[:1], extra, *shapes[1:]]
+        given: list[tuple[int, ...]] = [*shapes[:1], extra, *shapes[1:]]
         case = Case(type, given, [SQUARE if labels == WIDE else (6,) for labels in outputs], 2)
         known = Frame(graph_of(case), MESHES[0]).signatures[0]
         assert [one for i, one in enumerate(known.inputs) if i != 1] == inputs
