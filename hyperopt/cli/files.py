@@ -240,14 +240,14 @@ def baseline(
 STANDARD_OUTPUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 
-def check_output(path: Path | None) -> None:
+def check_output(path: Path | None, option: str = "-o") -> None:
     """Before the work whose result goes there: that it can be written."""
     if path is None:
         return
     if not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}: make it first", param_hint="-o")
+        raise typer.BadParameter(f"there is no folder {path.parent}: make it first", param_hint=option)
     if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder: name a file in it", param_hint="-o")
+        raise typer.BadParameter(f"{path} is a folder: name a file in it", param_hint=option)
 
 
 def read_profile(path: Path) -> Profile:

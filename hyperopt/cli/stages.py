@@ -76,8 +76,8 @@ def stages(
     from solver.stages.picture import draw
     from solver.stages.problem import parts
 
-    for path in (output, timeline):
-        check_output(path)
+    check_output(output)
+    check_output(timeline, "--timeline")
     told, warnings = descriptions.load(description.read_bytes())
     for warning in warnings:
         say(f"{description.name}: {warning}")

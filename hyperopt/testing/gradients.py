@@ -173,7 +173,7 @@ class Pass:
         return y
 
     def _norm_steps(self, x: Tensor, parameter: Parameter, name: str) -> Tensor:
-        tape, weight, row = self.tape, parameter.weight, (x.shape[0],)
+        tape, weight, row = self.tape, parameter.weight, (x.shape[0], 1)
         wide = tape.tensor(f"{name}.fp32", x.shape, "float32")
         square = tape.tensor(f"{name}.square", x.shape, "float32")
         mean, scale = (tape.tensor(f"{name}.{what}", row, "float32") for what in ("mean", "rstd"))

@@ -75,6 +75,7 @@ def candidates(
                     micro_batches=micro_batches,
                     exchange=exchange,
                     sharding=sharding,
+                    ranks=tuple(int(rank) for rank in mesh.places.ravel()),
                 )
             )
     return made

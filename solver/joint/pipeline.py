@@ -39,7 +39,8 @@ STEADY = 4
 @dataclass(frozen=True)
 class Candidate:
     """One way to shard the model over the devices of a stage: what one of them does (`sample`), on how many `stages`
-    of `devices` each, with so many micro-batches a step; `sharding`, where the sharding solver made it."""
+    of `devices` each, with so many micro-batches a step; `sharding`, where the sharding solver made it; `ranks` of all
+    devices along the pipeline, from 0 unless given."""
 
     name: str
     sample: Sample
@@ -48,6 +49,7 @@ class Candidate:
     micro_batches: int
     exchange: Exchange
     sharding: Sharding | None = None
+    ranks: tuple[int, ...] = ()
 
 
 Kind = Literal["kept", "apart", "moved", "states"]

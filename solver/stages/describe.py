@@ -90,9 +90,7 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     ends = [[layer for layer in fixed if description.first(layer) is first] for first in (True, False)]
 
     def by_stage(values: Sequence[float]) -> list[list[float]]:
-        return [
-            [x * time_share(b.serial_fraction, g) for x, b in zip(values, body_of, strict=True)] for g in groups
-        ]
+        return [[x * time_share(b.serial_fraction, g) for x, b in zip(values, body_of, strict=True)] for g in groups]
 
     def copies(rate: float) -> list[list[float]]:
         return [
@@ -186,8 +184,26 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
         raise DocumentError("$.layers_description", f"times {APART}", REMEDY)
     finite = [int(x) for x in (*made.limit, *made.host_limit) if x < NO_LIMIT]
     if min(finite, default=NO_LIMIT) * grain < FINE * made.layers * made.micro_batches * memory_step:
-        raise DocumentError("$.layers_description", f"MB, limits among them, {APART}", REMEDY)
+        held_mb = [x for rows in (*activations, parameter, [static], beside) for row in rows for x in row if x > 0]
+        raise DocumentError(_odd(description, bounds, groups, held_mb), f"MB, limits among them, {APART}", REMEDY)
     return made
+
+
+def _odd(
+    description: Description,
+    bounds: Sequence[Sequence[float | None]],
+    groups: Sequence[DeviceGroup],
+    held: Sequence[float],
+) -> str:
+    """The field of the amount that the others are far from: the smallest limit, or else what layers hold."""
+    limit, host, s = min((x, host, s) for host, row in enumerate(bounds) for s, x in enumerate(row) if x is not None)
+    middle = sorted(held)[len(held) // 2] if held else 1.0
+    if held and limit > 0 and max(held) / middle > middle / limit:
+        return "$.layers_description"
+    said = description.host_limits if host else description.memory_limits
+    if not host and groups[s].memory == limit:
+        return f"$.device_groups[{s}].memory" if description.device_groups else "$.pool"
+    return f"$.{'host_limits' if host else 'memory_limits'}" + (f"[{s}]" if isinstance(said, list) else "")
 
 
 def _options(layer: LayerFields) -> list[_Option]:

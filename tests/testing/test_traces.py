@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,3 +162,15 @@ def test_names_about_tiers_have_them() -> None:
     assert three.device.host_bytes == three.device.tiers["host"].bytes == three.device.hbm_bytes // 4
     assert not contended.device.tiers["host"].duplex
     assert contended.device.host_bytes == 8 * contended.device.hbm_bytes
+
+
+def test_shapes_of_kernels_of_two_tensors_broadcast_to_what_they_write() -> None:
+    """A row's statistics stand in a column: with as many rows as columns a row of them would be another product."""
+    shapes: dict[int, tuple[int, ...]] = {}
+    columns = 0
+    for o in generate("llama3-8b-unfused", 500).operators:
+        if o.type in ("Mul", "Add", "MulSub") and all(s in shapes for s in o.reads):
+            assert np.broadcast_shapes(*(shapes[s] for s in o.reads)) == o.shapes[0]
+            columns += any(shapes[s] == (o.shapes[0][0], 1) for s in o.reads)
+        shapes.update(zip(o.writes, o.shapes, strict=False))
+    assert columns

@@ -63,6 +63,8 @@ def test_the_answer_in_lines_with_a_time_line_and_virtual_stages(tmp_path: Path)
         ({}, ("--objective", "best"), 64, "not one of makespan, slowest, folded"),
         ({}, ("--virtual", "2", "--schedule", "1f1b"), 64, "interleaved"),
         ({"layers_description": []}, (), 64, "$.layers_description"),
+        ({}, ("--timeline", "/nowhere/line.svg"), 64, "--timeline: there is no folder /nowhere"),
+        ({}, ("-o", "/nowhere/out.json"), 64, "-o: there is no folder /nowhere"),
         ({"layer_types": ["layer", "other"]}, (), 64, "$.layer_types[1]"),
     ],
 )

@@ -119,3 +119,26 @@ def test_one_huge_number_does_not_blur_the_others(field: str, value: Any, told: 
     body[field] = value
     with pytest.raises(DocumentError, match=told):
         problem(layers.load(json.dumps(document).encode())[0], asked(case))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"memory_limits": 1e-300}, "$.memory_limits"),
+        ({"memory_limits": [40, 1e-300]}, "$.memory_limits[1]"),
+        ({"memory_limits": 40, "host_limits": 1e-300}, "$.host_limits"),
+        ({"memory_limits": 40, "device_groups": [{}, {"memory": 1e-300}]}, "$.device_groups[1].memory"),
+        ({"memory_limits": 40, "layers_description": 1e15}, "$.layers_description"),
+    ],
+)
+def test_the_amount_that_is_far_from_the_others_is_named_where_it_stands(changes: dict[str, Any], field: str) -> None:
+    body = {"name": "b", "type": "BODY", "time": 2, "nb_layer": 6, "memory_parameter": 3, "memory_activation": 4}
+    body |= {"memory_recompute": 1}
+    if "layers_description" in changes:
+        changes = changes | {"layers_description": [body, {"name": "t", "type": "TAIL", "time": 1} | {
+            "memory_parameter": changes["layers_description"]}]}  # fmt: skip
+    document = {"layers_description": [body]} | changes
+    case = Case(document, 2, 1, 4, "1f1b", "makespan", 1)
+    with pytest.raises(DocumentError, match="too far apart") as refused:
+        problem(layers.load(json.dumps(document).encode())[0], asked(case))
+    assert refused.value.field == field
