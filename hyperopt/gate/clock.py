@@ -9,12 +9,13 @@ Any values are near the multiples of some small step, so for the second one chan
 the median's parts, 1/k for k = 1, 2, ...; each further level that is taken lies within a share `d` of the step of a
 multiple by chance 2 d, so k (2 d)^levels says how often a lattice as good is found where there is none. Levels count
 that differ within a side: what lies between the sides may be the change. Each counts once, however often it was read:
-two modes of a machine are no clock.
+two modes of a machine are no clock. But where hardly any reading is another than the ones before it, no work was
+timed that finely: chance is not asked then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 
 import numpy as np
 
@@ -30,22 +31,27 @@ MOST_TICKS = 1000
 JITTER = 0.1
 """Share of a tick: readings further than this from a multiple are of no clock that ticks so."""
 
-CHANCE = 0.01
+CHANCE = 0.003
 """At most so often levels that only happen to lie so are taken for a tick's."""
+
+TIED = 3
+"""Readings to a value, on average, that no work has of itself, but for a clock (or where it is counted)."""
 
 MOST_READINGS = 256
 """Of a side, evenly over its sorted values: more say the same."""
 
 
-def tick(before: Set[float], after: Set[float]) -> float:
+def tick(before: Sequence[float], after: Sequence[float]) -> float:
     """The tick of the readings (above 0) of two sides, in their unit; 0 where there is none that matters.
 
     Readings that never vary on either side say nothing of their clock: they are taken as counted, 0.
     """
-    if len(before) == len(after) == 1:
+    old, new = set(before), set(after)
+    if len(old) == len(new) == 1:
         return 0.0
-    exact = _exact(before | after)
-    return max(exact, _nearly(before, after, exact))
+    exact = _exact(old | new)
+    tied = len(before) + len(after) >= TIED * len(old | new)
+    return max(exact, _nearly(old, new, exact, 1.0 if tied else CHANCE))
 
 
 def _exact(readings: Set[float]) -> float:
@@ -66,8 +72,8 @@ def _common(one: float, other: float, rounding: float) -> float:
     return one
 
 
-def _nearly(before: Set[float], after: Set[float], told: float) -> float:
-    """`told`: the step of the digits that the readings are told in, 0 where it is none."""
+def _nearly(before: Set[float], after: Set[float], told: float, most: float) -> float:
+    """`told`: the step of the digits that the readings are told in, 0 where it is none; `most`: of chance."""
     sides = [_some(side) for side in (before, after)]
     values = np.concatenate(sides)
     middle = float(np.median(values))
@@ -81,7 +87,7 @@ def _nearly(before: Set[float], after: Set[float], told: float) -> float:
     counts = np.round(values[:, None] / steps)
     off = np.abs(values[:, None] / steps - counts).max(axis=0)
     fits = (off <= JITTER) & (counts.min(axis=0) >= 1)
-    best, found = CHANCE, 0.0
+    best, found = most, 0.0
     for at in np.flatnonzero(fits):
         within = [np.unique(counts[rows, at]) for rows in (slice(len(sides[0])), slice(len(sides[0]), None))]
         levels = min(len(np.union1d(*within)) - 1, sum(len(one) - 1 for one in within))

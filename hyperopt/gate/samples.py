@@ -64,7 +64,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     def tick(self, metric: Metric) -> float:
         """The step of which all readings are multiples, in the metric's unit; 0 where they are of none that matters."""
         before, after = (
-            {value for run in side[self.warmup_runs :] for value in run[self.warmup_steps :]}
+            [value for run in side[self.warmup_runs :] for value in run[self.warmup_steps :]]
             for side in (metric.baseline, metric.candidate)
         )
         return tick(before, after)
