@@ -47,19 +47,34 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """`warmup_steps`: of each run, its first steps that do not count; `warmup_runs`: of each side, its first runs."""
+    """`warmup_steps`: of each run, its first steps that do not count; `warmup_runs`: of each side, its first runs.
+
+    `lacking`: names of what the baseline measured and not every run did, so that it cannot be judged; `added`: of what
+    only the candidate did. `obstacles`: why the two sides must not be compared at all, as other machines.
+    """
 
     format: str = f"{FAMILY}/{MAJOR}"
     design: Design
     warmup_steps: Annotated[int, Meta(ge=0)] = 1
     warmup_runs: Annotated[int, Meta(ge=0)] = 0
     metrics: tuple[Metric, ...]
+    lacking: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
     def values(self, metric: Metric) -> tuple[list[float], list[float]]:
         """One value a run that counts: (baseline, candidate), in the metric's unit."""
         sides = (metric.baseline, metric.candidate)
         before, after = ([median(run[self.warmup_steps :]) for run in side[self.warmup_runs :]] for side in sides)
         return before, after
+
+    def unjudged(self) -> dict[str, str]:
+        """What could not be judged, and why: a check of it is inconclusive at best."""
+        why = "the baseline measured it, and not every run did: a metric that is gone is no pass"
+        found = {name: f"{name} is not judged: {why}" for name in self.lacking}
+        if self.obstacles:
+            found["comparable runs"] = f"the runs are never compared: {'; '.join(self.obstacles)}"
+        return found
 
     def tick(self, metric: Metric) -> float:
         """The step of which all readings are multiples, in the metric's unit; 0 where they are of none that matters."""
