@@ -102,4 +102,4 @@ def _some(side: Set[float]) -> Floats:
     ordered = np.sort(np.fromiter(side, dtype=np.float64))
     if len(ordered) <= MOST_READINGS:
         return ordered
-    return ordered[np.linspace(0, len(ordered) - 1, MOST_READINGS).astype(int)]
+    return np.asarray(ordered[np.linspace(0, len(ordered) - 1, MOST_READINGS).astype(int)], np.float64)

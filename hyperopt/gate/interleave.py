@@ -57,8 +57,9 @@ def interleave(
 ) -> Samples:
     """`pairs` that count after `warmup_runs` that do not; `say` is told of each run.
 
-    The pairs that count begin with A B, whatever the warm-up. Raises `DocumentError` where a command fails, takes longer
-    than `timeout_s` (what it has started is ended with it), or measures other metrics than before, or in other units.
+    The pairs that count begin with A B, whatever the warm-up. Raises `DocumentError` where a command fails, takes
+    longer than `timeout_s` (what it has started is ended with it), or measures other metrics than before, or in other
+    units.
     """
     commands = {"baseline": list(baseline), "candidate": list(candidate)}
     runs: dict[str, list[Run]] = {side: [] for side in commands}

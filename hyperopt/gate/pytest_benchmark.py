@@ -9,6 +9,7 @@ Format: pytest-benchmark 4 and 5, as written by `--benchmark-json` (its document
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -27,37 +28,27 @@ class _Benchmark(msgspec.Struct, frozen=True):
     fullname: str = ""
 
 
-class _Cpu(msgspec.Struct, frozen=True):
-    """As py-cpuinfo finds it; versions before 5 called it `brand`."""
-
-    arch: str = ""
-    brand_raw: str = ""
-    brand: str = ""
-    count: int = 0
-
-
-class _Machine(msgspec.Struct, frozen=True):
-    system: str = ""
-    machine: str = ""
-    python_implementation: str = ""
-    python_version: str = ""
-    cpu: _Cpu = _Cpu()
-
-    def kind(self) -> dict[str, str]:
-        """What identifies the kind of machine: not its name, its kernel or its clock of the moment, which differ
-        between runners of one kind."""
-        return {
-            "system": self.system,
-            "machine": self.machine,
-            "CPU": self.cpu.brand_raw or self.cpu.brand or self.cpu.arch,
-            "number of CPUs": str(self.cpu.count or ""),
-            "Python": f"{self.python_implementation} {'.'.join(self.python_version.split('.')[:2])}".strip(),
-        }
+def _kind(info: dict[str, Any]) -> dict[str, str]:
+    """What identifies the kind of machine: not its name, its kernel or its clock of the moment, which differ between
+    runners of one kind. Of `machine_info`, which a project may have changed; the CPU is as py-cpuinfo finds it (whose
+    versions before 5 called the first `brand`)."""
+    cpu = info.get("cpu")
+    if not isinstance(cpu, dict):
+        cpu = {"brand_raw": cpu}
+    python = ".".join(str(info.get("python_version") or "").split(".")[:2])
+    found = {
+        "system": info.get("system"),
+        "machine": info.get("machine"),
+        "CPU": cpu.get("brand_raw") or cpu.get("brand") or cpu.get("arch"),
+        "number of CPUs": cpu.get("count"),
+        "Python": f"{info.get('python_implementation') or ''} {python}".strip(),
+    }
+    return {name: str(one or "") for name, one in found.items()}
 
 
 class _File(msgspec.Struct, frozen=True):
     benchmarks: tuple[_Benchmark, ...]
-    machine_info: _Machine = _Machine()
+    machine_info: dict[str, Any] = {}
 
 
 def read(
@@ -96,9 +87,9 @@ def read(
 
 def _obstacles(before: Sequence[_File], after: Sequence[_File]) -> list[str]:
     """What differs between any two of the machines; what only some give may differ."""
-    sides = [[file.machine_info.kind() for file in side] for side in (before, after)]
+    sides = [[_kind(file.machine_info) for file in side] for side in (before, after)]
     found = []
-    for name in _Machine().kind():
+    for name in _kind({}):
         old, new = (sorted({kind[name] for kind in side}) for side in sides)
         if len({*old, *new}) > 1:
             told = [" and ".join(repr(one) if one else "none given" for one in side) for side in (old, new)]

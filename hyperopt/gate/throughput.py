@@ -11,16 +11,16 @@ change::
 
 Each bound is wrong with a chance of at most `level`; one at the tolerance itself is neither beyond it nor within. Where
 a clock ticks coarsely (`Samples.tick`), the bounds are further apart by what a tick can hide: no number of pairs tells
-21 ticks from 20 and a half. Several metrics are several chances to be wrong: a regression
-must hold after Holm's correction, and so must its lower bound.
+21 ticks from 20 and a half. Several metrics are several chances to be wrong: a regression must hold after Holm's
+correction, and the lower bound is of that level.
 
 - *Interleaved pairs*: signed ranks of the pairs' log ratios.
 - *Separate jobs*: rank sum of the jobs' values. Weaker, and marked so: what lies between the sides may be the hour and
   not the code. So a regression must be beyond the tolerance *and* the spread seen between jobs of one side, at a
   quarter of the level. At 1 % that needs six jobs a side.
 - *One number each*, as in two profiles: passes where even the spreads within the runs stay within the tolerance, and is
-  inconclusive otherwise, as where a spread is not given. It never fails a build: 1012 and 1231 ms were measured of the same code, and 1969 and 3544 ms
-  on a machine that others used.
+  inconclusive otherwise, as where a spread is not given. It never fails a build: 1012 and 1231 ms were measured of the
+  same code, and 1969 and 3544 ms on a machine that others used.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class Finding:
     """What the samples of one metric say.
 
     `baseline`, `candidate`: medians in `unit`. `effect_percent`: how much worse the candidate is (negative: better);
-    `low_percent` and `high_percent` its bounds, at `low_level` and `level` (None: so few values allow none). `low_level`
-    is the level after Holm's correction, and the level itself where there is one metric. `n`: pairs, or jobs
-    of the smaller side. `p`: after Holm's correction. `noise_percent`: standard deviation from pair to pair, or
+    `low_percent` and `high_percent` its bounds, at `low_level` and `level` (None: so few values allow none).
+    `low_level` is the level after Holm's correction, and the level itself where there is one metric. `n`: pairs, or
+    jobs of the smaller side. `p`: after Holm's correction. `noise_percent`: standard deviation from pair to pair, or
     between jobs. `needed`: pairs that would find a slowdown of tolerance + `beyond_percent` in that noise
     (None: more than can be asked for, or not interleaved).
     """

@@ -17,7 +17,6 @@ from hyperopt.profile import Profile
 from tests.gate.test_check import grown, timed
 from tests.samples import MIB, worked_example
 
-
 NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 

@@ -57,12 +57,12 @@ def test_pairs_that_count_are_balanced_whatever_the_warm_up(warmup: int) -> None
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_units_and_directions_are_never_mixed(other: str, told: str, first: bool) -> None:
-    commands = [prints('{"t": {"values": [100], "unit": "ms"}}'), prints(other)]
+    one, two = prints('{"t": {"values": [100], "unit": "ms"}}'), prints(other)
     if first:
-        commands.reverse()
+        one, two = two, one
         told = told if "before" not in told else "before it in"
     with pytest.raises(DocumentError, match=told):
-        interleave(*commands, 1, warmup_runs=0)
+        interleave(one, two, 1, warmup_runs=0)
 
 
 def test_what_a_late_command_has_started_is_ended_with_it(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
@@ -9,7 +11,10 @@ from hyperopt.gate.pytest_benchmark import read
 
 
 def file(
-    seconds: float, names: tuple[str, ...] = ("test_a", "test_b"), data: bool = True, **machine: object
+    seconds: float,
+    names: tuple[str, ...] = ("test_a", "test_b"),
+    data: bool = True,
+    machine: Mapping[str, object] | None = None,
 ) -> tuple[str, bytes]:
     """As pytest-benchmark writes it, other keys left out but one."""
     stats: dict[str, object] = {"median": seconds, "mean": 99.0, "rounds": 3}
@@ -17,7 +22,7 @@ def file(
         stats["data"] = [seconds, seconds, 50 * seconds]
     found = [{"name": name, "fullname": f"tests/t.py::{name}", "stats": stats} for name in names]
     return "run.json", msgspec.json.encode(
-        {"machine_info": {"node": "x", **machine}, "benchmarks": found, "version": "5.1.0"}
+        {"machine_info": {"node": "x", **(machine or {})}, "benchmarks": found, "version": "5.1.0"}
     )
 
 
@@ -55,7 +60,13 @@ def test_a_benchmark_that_vanishes_is_no_pass() -> None:
     assert samples.lacking == ("tests/t.py::test_a",)
 
 
-CPU = {"arch": "X86_64", "brand_raw": "A CPU", "count": 2, "hz_actual_friendly": "2.5 GHz", "flags": ["sse"]}
+CPU: dict[str, object] = {
+    "arch": "X86_64",
+    "brand_raw": "A CPU",
+    "count": 2,
+    "hz_actual_friendly": "2.5 GHz",
+    "flags": ["sse"],
+}
 MACHINE = {"system": "Linux", "machine": "x86_64", "python_implementation": "CPython", "python_version": "3.11.7"}
 
 
@@ -72,9 +83,9 @@ MACHINE = {"system": "Linux", "machine": "x86_64", "python_implementation": "CPy
     ],
 )
 def test_other_machines_are_never_compared(other: dict[str, object], told: str) -> None:
-    given = MACHINE | {"cpu": CPU}
-    before = [file(1.0 + i / 1000, **given) for i in range(8)]
-    after = [file(1.5 + i / 1000, **(given | other)) for i in range(8)]
+    given: dict[str, object] = {**MACHINE, "cpu": CPU}
+    before = [file(1.0 + i / 1000, machine=given) for i in range(8)]
+    after = [file(1.5 + i / 1000, machine=given | other) for i in range(8)]
     found = check_samples(read(before, after, "separate")[0])
     assert found.verdict == ("inconclusive" if told else "regression")
     assert told in found.reasons[0]
