@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -342,7 +344,21 @@ def _violation(v: Violation) -> dict[str, Any]:
 
 
 def say(line: str) -> None:
-    print(f"hyperopt: {plain(line)}", file=sys.stderr)
+    """To standard error. Where that cannot be written nobody can be told, and the exit code has to do."""
+    if sys.stderr is None:  # closed; `print` would take standard output
+        return
+    try:
+        print(f"hyperopt: {plain(line)}", file=sys.stderr, flush=True)
+    except OSError:
+        mute(sys.stderr)
+
+
+def mute(stream: TextIO | None) -> None:
+    """What is left in a stream that cannot be written goes nowhere, or Python's end would find fault with it."""
+    if stream is None:
+        return
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
@@ -356,8 +372,11 @@ def plain(text: str) -> str:
 
 
 def answer(text: str) -> None:
-    """To standard output. Who has closed it does not want it: what the command says by its exit code holds."""
+    """To standard output. Who has closed the other end does not want it: what the command says by its exit code holds.
+    Raises OSError where there is no standard output, or it cannot be written."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
     try:
         print(text, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        mute(sys.stdout)

@@ -43,6 +43,7 @@ from hyperopt.gate import (
 )
 from hyperopt.gate import check as judge
 from hyperopt.gate import samples as measured
+from hyperopt.gate.samples import Better
 from hyperopt.gate.throughput import DEFAULT_BEYOND_PERCENT, DEFAULT_LEVEL, DEFAULT_TOLERANCE_PERCENT
 from hyperopt.profile import Profile
 
@@ -102,6 +103,9 @@ def check(
     action_benchmark: Annotated[
         Path | None, typer.Option(help="where to write github-action-benchmark's customSmallerIsBetter")
     ] = None,
+    action_benchmark_bigger: Annotated[
+        Path | None, typer.Option(help="where to write its customBiggerIsBetter: metrics of which more is better")
+    ] = None,
     memory_only: Annotated[
         bool, typer.Option("--memory-only", help="judge memory; times are shown and not judged")
     ] = False,
@@ -116,8 +120,9 @@ def check(
     as_json: AsJson = False,
 ) -> int:
     """Judge a candidate against a baseline. Exit 0: pass; 1: regression; 2: inconclusive; 64: bad input."""
+    charts: dict[Better, Path | None] = {"lower": action_benchmark, "higher": action_benchmark_bigger}
     read = [baseline, candidate, samples, *(baseline_benchmark or []), *(candidate_benchmark or [])]
-    _check_outputs([output, junit, markdown, bencher, action_benchmark], [Path(path) for path in read if path])
+    _check_outputs([output, junit, markdown, bencher, *charts.values()], [Path(path) for path in read if path])
     for percent, name in ((tolerance_percent, "--tolerance-percent"), (max_slowdown_percent, "--max-slowdown-percent")):
         if not percent <= MOST_PERCENT:  # infinity, and what is no number, too
             raise typer.BadParameter(f"{percent:g} is not between 0 and {MOST_PERCENT:g}", param_hint=name)
@@ -134,7 +139,7 @@ def check(
         series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
         fit = {} if must_fit is None else _fit_asked(must_fit, max_slowdown_percent, tier_bytes, time_limit)
         found, of = _on_branch(candidate, branch, head, commit, policy, series, server, fit)
-        return _emit(found, of, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
+        return _emit(found, of, "", link, as_json, output, junit, markdown, bencher, charts)
     both = _both(baseline, candidate, server, must_fit is not None)
     series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
     alone = sides.alone(candidate, server) if both is None and candidate is not None else None
@@ -157,7 +162,7 @@ def check(
     one = both.pair[1] if both else alone
     model = one.run.model if one else ""
     of = {"commit": commit, "at": datetime.now(UTC).isoformat(timespec="seconds")} if commit else {}
-    return _emit(found, of, model, link, as_json, output, junit, markdown, bencher, action_benchmark)
+    return _emit(found, of, model, link, as_json, output, junit, markdown, bencher, charts)
 
 
 def _check_outputs(written: list[Path | None], read: list[Path]) -> None:
@@ -183,7 +188,7 @@ def _emit(
     junit: Path | None,
     markdown: Path | None,
     bencher: Path | None,
-    action_benchmark: Path | None,
+    charts: dict[Better, Path | None],
 ) -> int:
     """Writes what was asked for, prints the verdict, and returns its exit code. `of`: commit, branch and time."""
     document = msgspec.json.encode(found.document() | of)
@@ -191,7 +196,16 @@ def _emit(
     written.append((junit, formats.junit(found, datetime.now(UTC), platform.node()).encode()))
     written.append((markdown, formats.markdown(found, link).encode()))
     written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
-    written.append((action_benchmark, msgspec.json.encode(formats.action(found))))
+    for better, where in charts.items():
+        entries = formats.action(found, better)
+        if entries:
+            written.append((where, msgspec.json.encode(entries)))
+        elif where is not None:
+            say(f"{where}: not written, nothing was measured of which {better} is better")
+    if charts["lower"] is not None and charts["higher"] is None:
+        larger = [one.name for one in found.metrics if one.better == "higher"]
+        if larger:
+            say(f"not in {charts['lower']}: {', '.join(larger)} (more is better: give --action-benchmark-bigger too)")
     for where, data in written:
         if where is not None:
             write_bytes(data, where)
@@ -377,9 +391,7 @@ def _needed(noise_percent: float, tolerance_percent: float) -> int:
     return found
 
 
-def _samples(
-    given: Path | None, before: list[Path], after: list[Path], interleaved: bool
-) -> Samples | None:
+def _samples(given: Path | None, before: list[Path], after: list[Path], interleaved: bool) -> Samples | None:
     if given is not None and (before or after):
         raise typer.BadParameter("samples come from one place: --samples or benchmark files", param_hint="--samples")
     if given is not None:

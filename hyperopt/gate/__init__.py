@@ -3,6 +3,7 @@
 comparable.py   may the two be compared at all, and what differs besides the code
 memory.py       replayed peaks, exactly, with the storages that make the difference
 samples.py      measured values of both sides, interleaved or of separate jobs
+clock.py        the tick of the clock that readings come from
 ranks.py        the statistics: signed ranks, rank sums, bounds, many metrics
 fit.py          must it fit in a limit: by itself, with a plan, or not
 history.py      where a branch's figures changed: advice

@@ -4,13 +4,15 @@
                of Ant's JUnit task, as published by Windy Road, which Jenkins' own takes too)
     markdown   a comment on a pull request: one table, the biggest differences first
     bencher    Bencher Metric Format (bencher.dev, "Bencher Metric Format")
-    action     the list that github-action-benchmark takes as customSmallerIsBetter (its README)
+    action     the lists that github-action-benchmark takes as customSmallerIsBetter and customBiggerIsBetter (its
+               README)
 
 The last two record the candidate, for charts; their own alarms are not the gate's.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from datetime import datetime
 from typing import Any
@@ -19,12 +21,14 @@ from xml.etree import ElementTree
 
 from hyperopt.gate.fit import Fit
 from hyperopt.gate.memory import Group, Memory, Status
+from hyperopt.gate.samples import Better
 from hyperopt.gate.throughput import Finding
 from hyperopt.gate.verdict import Check
 
 PEAK = "replayed peak"
 FIT = "must fit"
 MOST_ROWS = 12
+MOST_NOTES = 20
 MARKER = "<!-- hyperopt check -->"
 """First line of a comment, by which whoever posts it finds the one to replace."""
 
@@ -53,6 +57,7 @@ def junit(found: Check, at: datetime, host: str) -> str:
             ElementTree.SubElement(case, "skipped", told)
         else:
             passed.append(_xml(f"{name}: {reason}"))
+    passed += [_xml(f"note: {note}") for note in _notes(found)]
     ElementTree.SubElement(suite, "system-out").text = "\n".join(passed)
     ElementTree.SubElement(suite, "system-err")
     figures = {"tests": sum(counts.values()), "failures": counts["regression"], "errors": 0}
@@ -72,11 +77,19 @@ def _cases(found: Check) -> list[tuple[str, Status, str]]:
     if found.fit and not found.metrics and not _profiles(found):
         return fit
     cases: list[tuple[str, Status, str]] = [(one.name, one.status, one.reason) for one in found.metrics]
+    cases += [(name, "inconclusive", why) for name, why in found.unjudged.items()]
     if not cases:
         cases = [("step time", found.throughput.status, found.throughput.reason)]
     if _profiles(found):
         cases.insert(0, (PEAK, found.memory.status, found.memory.reason))
     return [*fit, *cases]
+
+
+def _notes(found: Check) -> list[str]:
+    """What is told beside the verdict, but for reasons that stand in a row or a case of their own."""
+    judges = (found.memory, found.throughput, *found.metrics, *((found.fit,) if found.fit else ()))
+    told = {judge.reason for judge in judges} | set(found.unjudged.values())
+    return [note for note in found.notes if note not in told]
 
 
 def _profiles(found: Check) -> bool:
@@ -97,6 +110,7 @@ def markdown(found: Check, link: str = "") -> str:
     rows = [_fit_row(found.fit)] if found.fit else []
     rows += _memory_rows(found.memory)
     metrics = sorted(found.metrics, key=lambda one: -_beyond(one))
+    rows += [[name, "", "", "", "", "", MARKS["inconclusive"]] for name in [*found.unjudged][:MOST_ROWS]]
     rows += [_metric_row(one) for one in metrics[:MOST_ROWS]]
     if not metrics and found.throughput.baseline_us:
         rows.append(_step_row(found))
@@ -107,6 +121,9 @@ def markdown(found: Check, link: str = "") -> str:
     if len(metrics) > MOST_ROWS:
         lines += ["", f"{len(metrics) - MOST_ROWS} more metrics with smaller differences."]
     lines += ["", *(f"- {_cell(reason)}" for reason in found.reasons if not found.apart)]
+    notes = _notes(found) + [why for why in found.unjudged.values() if why not in found.reasons]
+    lines += [f"- note: {_cell(note)}" for note in notes[:MOST_NOTES]]
+    lines += [f"- and {len(notes) - MOST_NOTES} more notes"] if len(notes) > MOST_NOTES else []
     if link:
         lines += ["", f"[Details]({_address(link)})"]
     return "\n".join(lines) + "\n"
@@ -144,6 +161,8 @@ def _metric_row(one: Finding) -> list[str]:
     change = f"{one.change(one.effect_percent):+.2f} %"
     if one.interval is not None:
         change += " ({:+.2f} to {:+.2f})".format(*one.interval)
+    elif one.high_percent is not None:
+        change += f" (at worst {one.change(one.high_percent):+.2f})"
     allowed = f"+{one.tolerance_percent:g} %"
     if one.better == "higher":
         allowed = f"{one.change(one.tolerance_percent):+.2f} %, more is better"
@@ -195,28 +214,36 @@ def bencher(found: Check, benchmark: str) -> dict[str, Any]:
     if found.memory.status != "not judged":
         measures["peak-memory"] = {"value": found.memory.candidate_peak_bytes}
     for one in found.metrics:
-        plain = re.sub(r"[^a-z0-9]+", "-", one.name.lower()).strip("-")[:60] or "metric"
-        slug = plain if plain not in measures else f"{plain}-{len(measures)}"
         bounds = dict(zip(("lower_value", "upper_value"), _bounds(one), strict=False))
-        measures[slug] = {"value": one.candidate, **bounds}
+        measures[_slug(one.name)] = {"value": one.candidate, **bounds}
     if not found.metrics and found.throughput.candidate_us:
         measures["step-time"] = {"value": found.throughput.candidate_us}
     return {benchmark or "hyperopt": measures}
 
 
-def action(found: Check) -> list[dict[str, Any]]:
-    """[{name, unit, value, range, extra}] of the candidate: memory, and metrics of which less is better."""
+def _slug(name: str) -> str:
+    """By the name alone, or a metric more would rename the series of another. What a slug cannot hold of it is told
+    apart by a hash; the slugs that are ours are not a metric's."""
+    plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:48].strip("-") or "metric"
+    if plain == name and plain not in ("peak-memory", "step-time"):
+        return plain
+    return f"{plain}-{hashlib.sha256(name.encode(errors='surrogatepass')).hexdigest()[:8]}"
+
+
+def action(found: Check, better: Better = "lower") -> list[dict[str, Any]]:
+    """[{name, unit, value, range, extra}] of the candidate: what should be small (with memory), or what should be
+    large (`better` higher): the tool takes one kind a file, and no empty list."""
     entries: list[dict[str, Any]] = []
-    if found.memory.status != "not judged":
+    if found.memory.status != "not judged" and better == "lower":
         peak = found.memory.candidate_peak_bytes
         entries.append({"name": PEAK, "unit": "bytes", "value": peak, "extra": found.memory.reason})
     for one in found.metrics:
-        if one.better == "lower":
+        if one.better == better:
             entry = {"name": one.name, "unit": one.unit or "1", "value": one.candidate, "extra": one.reason}
             if bounds := _bounds(one):
                 entry["range"] = f"± {(bounds[1] - bounds[0]) / 2:.4g}"
             entries.append(entry)
-    if not found.metrics and found.throughput.candidate_us:
+    if not found.metrics and found.throughput.candidate_us and better == "lower":
         once = found.throughput
         entries.append({"name": "step time", "unit": "us", "value": once.candidate_us, "extra": once.reason})
     return entries

@@ -93,6 +93,20 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def holm_levels(ps: Sequence[float], level: float) -> list[float]:
+    """The level that each test is held to in Holm's procedure: one rejects exactly where its own p is at most that.
+
+    From the first that does not reject on, all are held to the level of that one.
+    """
+    levels = [level] * len(ps)
+    order = sorted(range(len(ps)), key=lambda at: ps[at])
+    left = len(ps)
+    for i, at in enumerate(order):
+        left = len(ps) - i if i == 0 or ps[order[i - 1]] * left <= level else left
+        levels[at] = level / left
+    return levels
+
+
 def spread(values: Sequence[float] | Floats) -> float:
     """Standard deviation as the median of absolute differences to the median shows it (normal values: unbiased)."""
     d = np.asarray(values, dtype=np.float64)

@@ -17,14 +17,11 @@ import msgspec
 from msgspec import Meta
 
 from hyperopt.documents import DocumentError, decode
+from hyperopt.gate.clock import tick
 from hyperopt.gate.ranks import MOST_VALUES
 
 FAMILY, MAJOR = "hyperopt.samples", 1
 MOST_BYTES = 64 << 20
-
-FINER, FINEST = 1e-5, 1e-7
-"""Shares of the smallest reading: a clock that ticks by less than the first is fine enough, and readings that differ
-by the second from a multiple of a tick are one."""
 
 MOST = 1e300
 """Of a reading: no figure of a run is larger, and ratios of larger ones could not be told."""
@@ -50,13 +47,20 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """`warmup_steps`: of each run, its first steps that do not count; `warmup_runs`: of each side, its first runs."""
+    """`warmup_steps`: of each run, its first steps that do not count; `warmup_runs`: of each side, its first runs.
+
+    `lacking`: names of what the baseline measured and not every run did, so that it cannot be judged; `added`: of what
+    only the candidate did. `obstacles`: why the two sides must not be compared at all, as other machines.
+    """
 
     format: str = f"{FAMILY}/{MAJOR}"
     design: Design
     warmup_steps: Annotated[int, Meta(ge=0)] = 1
     warmup_runs: Annotated[int, Meta(ge=0)] = 0
     metrics: tuple[Metric, ...]
+    lacking: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
     def values(self, metric: Metric) -> tuple[list[float], list[float]]:
         """One value a run that counts: (baseline, candidate), in the metric's unit."""
@@ -64,30 +68,21 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         before, after = ([median(run[self.warmup_steps :]) for run in side[self.warmup_runs :]] for side in sides)
         return before, after
 
+    def unjudged(self) -> dict[str, str]:
+        """What could not be judged, and why: a check of it is inconclusive at best."""
+        why = "the baseline measured it, and not every run did: a metric that is gone is no pass"
+        found = {name: f"{name} is not judged: {why}" for name in self.lacking}
+        if self.obstacles:
+            found["comparable runs"] = f"the runs are never compared: {'; '.join(self.obstacles)}"
+        return found
+
     def tick(self, metric: Metric) -> float:
-        """The step of which all readings are multiples, in the metric's unit; 0 where they are of none that matters.
-
-        Readings that never vary on either side say nothing of their clock: they are taken as counted, 0.
-        """
-        sides = (metric.baseline, metric.candidate)
-        seen = [{value for run in side[self.warmup_runs :] for value in run[self.warmup_steps :]} for side in sides]
-        if all(len(values) == 1 for values in seen):
-            return 0.0
-        least = min(seen[0] | seen[1])
-        step = 0.0
-        for value in seen[0] | seen[1]:
-            step = _common(value, step, FINEST * least)
-            if step <= FINER * least:
-                return 0.0
-        return step
-
-
-def _common(one: float, other: float, rounding: float) -> float:
-    """The greatest common divisor of two values that are not exact (Euclid)."""
-    while other > rounding:
-        rest = one % other
-        one, other = other, 0.0 if other - rest <= rounding else rest
-    return one
+        """The step of which all readings are multiples, in the metric's unit; 0 where they are of none that matters."""
+        before, after = (
+            [value for run in side[self.warmup_runs :] for value in run[self.warmup_steps :]]
+            for side in (metric.baseline, metric.candidate)
+        )
+        return tick(before, after)
 
 
 def load(data: bytes) -> tuple[Samples, list[str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
 
 from hyperopt.gate.comparable import changes, obstacles
 from hyperopt.gate.fit import Fit, compared
-from hyperopt.gate.memory import Memory, Threshold, compare_memory
+from hyperopt.gate.memory import Memory, Status, Threshold, compare_memory
 from hyperopt.gate.samples import Samples
 from hyperopt.gate.throughput import (
     DEFAULT_TOLERANCE_PERCENT,
@@ -47,7 +47,8 @@ class Check:
     `metrics`: a finding for each metric of the samples. Where there are samples they are judged, and `throughput`
     (one run each, of the profiles) is shown. `apart`: the two must not be compared, and the reasons say why. `fit`: the
     limit that the candidate must fit in, where one was given; it is the candidate's alone, and judged in any case.
-    Of a run with several ranks `memory` is the worst one's.
+    Of a run with several ranks `memory` is the worst one's. `unjudged`: what should have been judged and could not be,
+    name -> reason; without a regression it makes the check inconclusive.
     """
 
     verdict: Verdict
@@ -59,15 +60,23 @@ class Check:
     metrics: tuple[Finding, ...] = ()
     apart: bool = False
     fit: Fit | None = None
+    unjudged: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Plain data for `--json`; sizes in bytes, times in microseconds."""
+        """Plain data for `--json`; sizes in bytes, times in microseconds.
+
+        Of a metric, `effect_percent` and its bounds say how much worse it became, whatever is better;
+        `change_percent` and `change_interval_percent` how the value itself changed, as reasons do.
+        """
         tree: dict[str, Any] = msgspec.to_builtins(self)
         tree["memory"]["difference_bytes"] = self.memory.difference_bytes
         if self.fit is not None:
             tree["fit"]["status"] = self.fit.status
         for group, plain in zip(self.memory.groups, tree["memory"]["groups"], strict=True):
             plain["difference_bytes"] = group.difference_bytes
+        for one, plain in zip(self.metrics, tree["metrics"], strict=True):
+            plain["change_percent"] = one.change(one.effect_percent)
+            plain["change_interval_percent"] = one.interval
         tree["throughput"]["difference_percent"] = self.throughput.difference_percent
         return tree
 
@@ -95,19 +104,46 @@ def check(
             apart += [f"rank {other.run.rank}: {why}" for why in obstacles(one, other)]
     throughput = compare_throughput(baseline, candidate, policy.tolerance_percent)
     metrics: tuple[Finding, ...] = ()
+    unjudged: dict[str, str] = {}
     if samples is not None:
-        metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
+        metrics = _judged(samples, policy)
+        unjudged = {} if policy.memory_only else samples.unjudged()
         throughput = replace(throughput, status="not judged")
     if policy.memory_only:
         unasked = "not judged: only memory was asked for"
         throughput = replace(throughput, status="not judged", reason=f"{throughput.reason}; {unasked}")
         metrics = tuple(replace(one, status="not judged", reason=f"{one.reason}; {unasked}") for one in metrics)
-    judges: list[Memory | Throughput | Finding] = [memory, throughput, *metrics]
+    judges: list[_Judge] = [memory, throughput, *metrics, *map(_Unjudged, unjudged.values())]
     verdict, reasons = _verdict(apart, judges)
-    notes = changes(baseline, candidate) + of_ranks
+    notes = changes(baseline, candidate) + of_ranks + _new(samples)
     notes += [judge.reason for judge in judges if judge.reason not in reasons]
     shown = {"baseline": _shown(baseline), "candidate": _shown(candidate)}
-    return Check(verdict, tuple(reasons), tuple(notes), memory, throughput, shown, metrics, bool(apart))
+    return Check(
+        verdict, tuple(reasons), tuple(notes), memory, throughput, shown, metrics, bool(apart), unjudged=unjudged
+    )
+
+
+@dataclass(frozen=True)
+class _Unjudged:
+    """What could not be judged, among the judges."""
+
+    reason: str
+    status: Status = "inconclusive"
+
+
+_Judge = Memory | Throughput | Finding | Fit | _Unjudged
+
+
+def _judged(samples: Samples, policy: Policy) -> tuple[Finding, ...]:
+    """Findings of the samples; of runs that are never compared they are shown alone."""
+    found = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
+    if not samples.obstacles:
+        return found
+    return tuple(replace(one, status="not judged", reason=f"{one.name} is not judged: other machines") for one in found)
+
+
+def _new(samples: Samples | None) -> list[str]:
+    return [f"{name} is new: only the candidate measured it" for name in (samples.added if samples else ())]
 
 
 def _worst(ranks: Sequence[tuple[Profile, Profile]], threshold: Threshold | None) -> tuple[Memory, list[str]]:
@@ -128,9 +164,10 @@ def _worst(ranks: Sequence[tuple[Profile, Profile]], threshold: Threshold | None
 def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
     """Judges samples alone: no profiles, so nothing is said of memory."""
     policy = policy or Policy()
-    metrics = judge_samples(samples, policy.tolerance_percent, policy.sensitivity)
-    verdict, reasons = _verdict([], metrics)
-    notes = [judge.reason for judge in metrics if judge.reason not in reasons]
+    metrics, unjudged = _judged(samples, policy), samples.unjudged()
+    judges: list[_Judge] = [*metrics, *map(_Unjudged, unjudged.values())]
+    verdict, reasons = _verdict([], judges)
+    notes = _new(samples) + [judge.reason for judge in judges if judge.reason not in reasons]
     none = "no profiles were given"
     return Check(
         verdict,
@@ -140,6 +177,7 @@ def check_samples(samples: Samples, policy: Policy | None = None) -> Check:
         Throughput("not judged", none),
         {"baseline": {}, "candidate": {}},
         metrics,
+        unjudged=unjudged,
     )
 
 
@@ -180,7 +218,7 @@ def _with_host(shown: dict[str, dict[str, int]], fit: Fit, before: Fit | None) -
     return told
 
 
-def _verdict(apart: list[str], judges: Sequence[Memory | Throughput | Finding | Fit]) -> tuple[Verdict, list[str]]:
+def _verdict(apart: list[str], judges: Sequence[_Judge]) -> tuple[Verdict, list[str]]:
     if apart:
         return "inconclusive", apart
     worst: tuple[Verdict, ...] = ("regression", "inconclusive")

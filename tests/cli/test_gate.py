@@ -76,6 +76,23 @@ def test_benchmark_files_of_both_sides(cli: Cli, tmp_path: Path) -> None:
     assert cli("check", *options[:2]) == 64
 
 
+def test_metrics_of_which_more_is_better_have_a_file_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    """github-action-benchmark takes one direction a file, and refuses an empty list."""
+    rates = msgspec.structs.replace(noisy(0, 10, 1.0), name="tokens", better="higher")
+    write(samples(rates), tmp_path / "rates.json")
+    write(samples(rates, noisy(1, 10, 1.0)), tmp_path / "both.json")
+    small, large = tmp_path / "small.json", tmp_path / "large.json"
+    options = ("--action-benchmark", small, "--action-benchmark-bigger", large)
+    assert cli("check", "--samples", tmp_path / "both.json", *options) == 0
+    for at, name in ((small, "step 1"), (large, "tokens")):
+        assert [entry["name"] for entry in json.loads(at.read_text())] == [name]
+        at.unlink()
+    assert cli("check", "--samples", tmp_path / "rates.json", *options) == 0
+    assert large.exists() and not small.exists() and f"{small}: not written" in cli.err
+    assert cli("check", "--samples", tmp_path / "both.json", "--action-benchmark", small) == 0
+    assert "tokens" in cli.err and "--action-benchmark-bigger" in cli.err
+
+
 def test_interleaved_commands_become_samples(cli: Cli, tmp_path: Path) -> None:
     at, script = tmp_path / "samples.json", tmp_path / "step.py"
     script.write_text("import sys; print('{\"step_us\": ' + sys.argv[1] + '}')")
@@ -190,6 +207,40 @@ def test_neither_a_terminal_nor_a_closed_pipe_makes_a_verdict(tmp_path: Path) ->
     ran = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
     os.close(write_end)
     assert ran.returncode == 0 and b"Traceback" not in ran.stderr and b"Exception" not in ran.stderr
+
+
+FULL = Path("/dev/full")
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="no device that is always full")
+@pytest.mark.parametrize(
+    ("arguments", "streams", "codes"),
+    [
+        ("--samples good.json", ">/dev/full", {74}),
+        ("--samples good.json --json", ">/dev/full", {74}),
+        ("--samples good.json", ">/dev/full 2>&1", {74}),
+        ("--samples good.json", "2>/dev/full", {0}),
+        ("--samples bad.json", ">/dev/full", {74}),
+        ("--samples bad.json", "2>/dev/full", {1}),  # a regression, and the answer says so
+        ("--samples typo.json", "2>/dev/full", {0}),  # with a warning
+        ("--samples nofile", "2>/dev/full", {64}),
+        ("--nosuch", "2>/dev/full", {64}),
+        ("--help", ">/dev/full", {74}),
+        ("--samples good.json", ">&-", {74}),
+        ("--samples good.json", "2>&-", {0}),
+        ("--samples nofile", "2>&-", {64}),
+        ("--samples nofile", ">&- 2>&-", {64}),
+    ],
+)
+def test_what_cannot_be_written_is_no_regression(tmp_path: Path, arguments: str, streams: str, codes: set[int]) -> None:
+    for name, slower in (("good", 1.0), ("bad", 1.3)):
+        write(samples(noisy(0, 10, slower)), tmp_path / f"{name}.json")
+    plain = json.loads((tmp_path / "good.json").read_text())
+    (tmp_path / "typo.json").write_text(json.dumps(plain | {"beter": 1}))
+    shell = f'"{sys.executable}" -m hyperopt check {arguments} {streams}'
+    ran = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode in codes, ran.stderr
+    assert "Traceback" not in ran.stderr + ran.stdout and "Exception" not in ran.stderr
 
 
 def test_a_fault_of_ours_is_70(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,7 @@ def obeyed(printed: str) -> list[str]:
         (1.3, "warn", 1, "regression"),
         (1.05, "warn", 0, "inconclusive"),
         (1.05, "fail", 2, "inconclusive"),
+        (1.05, "Fail", 2, "inconclusive"),
         (None, "warn", 64, ""),
     ],
 )
@@ -166,6 +167,28 @@ def test_a_crash_is_no_verdict(tmp_path: Path, environment: dict[str, str], does
     assert not (tmp_path / "GITHUB_OUTPUT").exists()
     ran = run_gitlab(tmp_path, environment, "script", SAMPLES="s.json")
     assert ran.returncode == code and "nothing was judged" in ran.stdout
+
+
+def test_what_cannot_be_is_refused_and_is_no_regression(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "file").write_text("")
+    below = str(tmp_path / "file" / "out")  # a folder that cannot be made
+    ran = run_action(tmp_path, environment, samples="s.json", output=below)
+    assert ran.returncode == 74 and "output folder" in obeyed(ran.stdout)[0]
+    assert run_gitlab(tmp_path, environment, "script", SAMPLES="s.json", OUTPUT=below).returncode == 74
+    ran = run_action(tmp_path, environment, samples="s.json", inconclusive="ignore")
+    assert ran.returncode == 64 and "neither warn nor fail" in obeyed(ran.stdout)[0]
+    ran = run_action(tmp_path, environment, candidate="c.json", branch="main", self_test="True")
+    assert ran.returncode == 64 and "no branch" in obeyed(ran.stdout)[0]
+    ran = run_gitlab(tmp_path, environment, "script", CANDIDATE="c.json", BRANCH="main", SELF_TEST="True")
+    assert ran.returncode == 64 and "no BRANCH" in ran.stdout
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_an_upload_that_fails_is_no_verdict(tmp_path: Path, environment: dict[str, str], code: int) -> None:
+    (tmp_path / "bin" / "hyperopt").write_text(f"#!/bin/sh\nexit {code}\n")
+    (tmp_path / "c.json").write_text("{}")
+    assert run_action(tmp_path, environment, candidate="c.json", branch="main").returncode == 70
+    assert run_gitlab(tmp_path, environment, "script", CANDIDATE="c.json", BRANCH="main").returncode == 70
 
 
 FAKE_GH = """#!/bin/sh

@@ -97,8 +97,10 @@ def test_the_groups_add_up_to_the_difference(seed: int) -> None:
 @pytest.mark.parametrize(
     ("candidate_us", "spread_us", "verdict"),
     [
-        (104.9, 0.0, "pass"),
-        (105.1, 0.0, "inconclusive"),
+        (101.0, 0.0, "inconclusive"),  # a spread that is not given is not none
+        (50.0, 0.0, "inconclusive"),
+        (104.8, 0.1, "pass"),
+        (104.9, 0.1, "inconclusive"),  # exactly the tolerance is not within it
         (131.0, 4.0, "inconclusive"),
         (1000.0, 0.0, "inconclusive"),  # a single number never fails a build
         (102.0, 2.0, "pass"),  # at most 4 %
@@ -110,9 +112,10 @@ def test_the_groups_add_up_to_the_difference(seed: int) -> None:
 def test_a_pair_of_runs_is_judged_as_far_as_its_spread_allows(
     candidate_us: float, spread_us: float, verdict: str
 ) -> None:
-    found = check(timed(100.0), timed(candidate_us, spread_us))
-    assert found.verdict == verdict
-    assert check(timed(100.0, spread_us), timed(candidate_us)).verdict == verdict
+    least = min(spread_us, 0.01)
+    assert check(timed(100.0, least), timed(candidate_us, spread_us)).verdict == verdict
+    assert check(timed(100.0, spread_us), timed(candidate_us, least)).verdict == verdict
+    assert check(timed(100.0, 0.0), timed(candidate_us, spread_us)).verdict == "inconclusive"
 
 
 def test_one_run_each_of_the_same_code_never_fails() -> None:
@@ -120,7 +123,7 @@ def test_one_run_each_of_the_same_code_never_fails() -> None:
     assert check(timed(1969.0, 332.0), timed(3544.0, 873.0)).verdict == "inconclusive"
     assert check(timed(1000.0, 30.0), timed(1015.0, 30.0)).verdict == "pass"
     assert check(timed(1000.0, 30.0), timed(1025.0, 30.0)).verdict == "inconclusive"
-    found = check(timed(100.0), timed(139.0), Policy(tolerance_percent=40))
+    found = check(timed(100.0, 0.1), timed(139.0, 0.1), Policy(tolerance_percent=40))
     assert found.verdict == "pass" and "interleaved" in check(timed(100.0), timed(141.0)).reasons[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
@@ -103,8 +104,26 @@ def test_bencher_is_benchmark_measure_value() -> None:
         assert all(isinstance(value, (int, float)) for value in metric.values())
         assert metric.get("lower_value", 0) < metric.get("upper_value", 1)
     assert document["demo"]["peak-memory"]["value"] == 860 * MIB
-    assert {"step-time", "load", "tokens-per-s"} <= document["demo"].keys()
+    assert {name.rpartition("-")[0] or name for name in document["demo"]} == {
+        "peak",
+        "step-time",
+        "load",
+        "tokens-per-s",
+    }
     assert "step-time" in bencher(check(timed(1.0), timed(1.0)), "")["hyperopt"]
+
+
+def test_a_slug_hangs_on_the_name_alone() -> None:
+    """A metric more must not rename another's series."""
+
+    def slugs(*names: str) -> set[str]:
+        metrics = tuple(series(name, 1.0) for name in names)
+        return set(bencher(check_samples(Samples(design="interleaved", warmup_steps=0, metrics=metrics)), "x")["x"])
+
+    names = ["step us", "step_us", "STEP US", "шаг", "peak-memory", "load"]
+    together = slugs(*names)
+    assert together == slugs(*reversed(names)) == set().union(*(slugs(name) for name in names))
+    assert len(together) == len(names) and "load" in together and "peak-memory" not in together
 
 
 def test_equal_slugs_are_told_apart() -> None:
@@ -117,6 +136,53 @@ def test_github_action_benchmark_is_a_list_of_what_should_be_small() -> None:
     assert [entry["name"] for entry in entries] == ["replayed peak", "step | time", "load"]
     assert all({"name", "unit", "value"} <= entry.keys() and entry["unit"] for entry in entries)
     assert entries[1]["range"].startswith("± ")
+    assert [entry["name"] for entry in action(found(), "higher")] == ["tokens per s"]
+
+
+def test_notes_stand_in_every_format() -> None:
+    told = replace(found(), notes=(*found().notes, "the baseline is frozen, by ada: release"))
+    assert "- note: the baseline is frozen, by ada: release" in markdown(told).splitlines()
+    (suite,) = ElementTree.fromstring(junit(told, NOON, ""))
+    assert "note: the baseline is frozen" in suite.findtext("system-out", "")
+    many = replace(told, notes=tuple(f"note {i}" for i in range(50)))
+    assert "- and 30 more notes" in markdown(many)
+
+
+def test_what_is_gone_is_inconclusive_in_every_format() -> None:
+    given = Samples(
+        design="interleaved",
+        warmup_steps=0,
+        metrics=(series("a", 1.0),),
+        lacking=("gone",),
+        added=("new",),
+    )
+    for told in (check_samples(given), check(worked_example(), worked_example(), samples=given)):
+        assert told.verdict == "inconclusive" and "gone" in told.reasons[0]
+        assert "gone" in told.document()["unjudged"] and any("new is new" in note for note in told.notes)
+        assert any(line.startswith("| gone |") and "inconclusive" in line for line in markdown(told).splitlines())
+        assert "new is new" in markdown(told)
+        (suite,) = ElementTree.fromstring(junit(told, NOON, ""))
+        assert suite.get("skipped") == "1"
+    worse = check_samples(msgspec.structs.replace(given, metrics=(series("a", 1.3),)))
+    assert worse.verdict == "regression" and "gone" in markdown(worse)
+
+
+def test_runs_that_are_never_compared_are_not_judged() -> None:
+    given = Samples(design="separate", warmup_steps=0, metrics=(series("a", 1.5),), obstacles=("different CPU: x, y",))
+    told = check_samples(given)
+    assert told.verdict == "inconclusive" and "different CPU" in told.reasons[0]
+    assert told.metrics[0].status == "not judged" and "regression" not in markdown(told)
+
+
+def test_json_tells_the_change_of_the_value_beside_how_much_worse_it_is() -> None:
+    given = Samples(design="interleaved", warmup_steps=0, metrics=(series("tokens", 1.5, "higher"),))
+    told = check_samples(given)
+    (plain,) = told.document()["metrics"]
+    assert plain["effect_percent"] == pytest.approx(-33.3, abs=1) and plain["change_percent"] == pytest.approx(
+        50, abs=2
+    )
+    low, high = plain["change_interval_percent"]
+    assert low < plain["change_percent"] < high and f"{plain['change_percent']:+.2f} %" in told.reasons[0]
 
 
 def test_sizes_are_read_by_people() -> None:

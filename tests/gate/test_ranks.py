@@ -12,6 +12,7 @@ from hyperopt.gate.power import pairs_needed
 from hyperopt.gate.ranks import (
     MOST_VALUES,
     holm,
+    holm_levels,
     least_jobs,
     least_pairs,
     of_groups,
@@ -122,6 +123,14 @@ def test_equal_values_are_no_difference() -> None:
 def test_holm_adjusts_step_by_step() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holms_levels_reject_what_his_p_values_do(seed: int) -> None:
+    ps = [float(p) for p in np.random.default_rng(seed).choice([0.001, 0.004, 0.01, 0.02, 0.6], 5)]
+    rejected = [p <= at for p, at in zip(ps, holm_levels(ps, 0.01), strict=True)]
+    assert rejected == [p <= 0.01 for p in holm(ps)]
+    assert holm_levels([0.5], 0.01) == [0.01] and holm_levels([], 0.01) == []
 
 
 def test_the_spread_is_the_standard_deviation_of_normal_values_and_blind_to_a_wild_one() -> None:

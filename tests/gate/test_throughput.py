@@ -75,6 +75,24 @@ def test_many_metrics_must_be_surer_each() -> None:
     assert judge_samples(samples(noisy(0, 10, 1.2), noisy(1, 10, 1.0)), 5.0)[0].status == "regression"
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_verdict_and_interval_agree_with_many_metrics(seed: int) -> None:
+    """A regression is a lower bound beyond the tolerance and a pass an upper one within, however many there are."""
+    rng = np.random.default_rng(seed)
+    for n in (7, 8, 10, 20):
+        many = [noisy(100 * seed + i, n, slower) for i, slower in enumerate(rng.choice([1.0, 1.04, 1.07, 1.2], 6))]
+        for found in judge_samples(samples(*many), 5.0):
+            low, high = found.low_percent, found.high_percent
+            assert (found.status == "regression") == (low is not None and low > 5.0)
+            assert found.status == "regression" or (found.status == "pass") == (high is not None and high < 5.0)
+            assert found.low_level <= found.level
+
+
+def test_one_job_a_side_has_no_spread_to_tell() -> None:
+    (found,) = judge_samples(samples(metric("step", np.ones(1), np.ones(1)), design="separate"), 5.0)
+    assert "is not known" in found.reason and "0.00 % apart" not in found.reason
+
+
 def test_separate_jobs_are_weaker_and_judged_with_the_noise_between_them() -> None:
     def jobs(seed: int, n: int, slower: float, noise: float) -> str:
         (found,) = judge_samples(samples(noisy(seed, n, slower, noise), design="separate"), 5.0)
