@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
-import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -141,9 +140,7 @@ def _prediction(id: str, asked: str | None, level: float, here: Service) -> Pred
     _, profile, stored, model = _both(here, id, asked)
     table = Table.load(here.settings.operators)
     rows = rows_of(profile, table, model.device)
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    found = model.predict(rows.signatures, context, level).of(rows.signature)
+    found = model.predict_rows(rows, level)
     likely = predictions.predicted(profile, model, table)
     return Predicted(
         profile=id,

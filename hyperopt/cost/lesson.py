@@ -26,7 +26,8 @@ from hyperopt.cost.analytic import Link, fit_link
 from hyperopt.cost.features import Rows, joined, rows_of, samples_of
 from hyperopt.cost.feedback import SIZES, Copy, rows_of_copies
 from hyperopt.cost.folds import folds
-from hyperopt.cost.model import LINK, SURE, CostModel, fit, gain_of
+from hyperopt.cost.gains import gain_of
+from hyperopt.cost.model import LINK, SURE, CostModel, fit
 from hyperopt.cost.training import FEWEST_GROUPS, Drift, drift_of, train
 from hyperopt.cost.work import Table
 from hyperopt.profile import Profile

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hyperopt.cost.features import Rows, Samples, samples_of
-from hyperopt.cost.model import LINK, SURE, CostModel, fit, gain_of, held_out
+from hyperopt.cost.gains import gain_of
+from hyperopt.cost.model import LINK, SURE, CostModel, fit, held_out
 
 FEWEST_GROUPS = 8
 """Groups of shapes that are new to the model in use, below which nothing is said about who is better on such."""
