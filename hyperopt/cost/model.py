@@ -223,6 +223,7 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
     held, scores, learner = _decided(samples, seed, fold_count)
     rooflines = fit_rooflines(samples.signatures, samples.us)
     base = rooflines.us(samples.signatures)
+    known = ~np.isnan(held)
     used = any(score.used == LEARNED for score in scores.values())
     trees = _trees(samples, base, scores, seed) if used and learner == TREES else {}
     process = processes.learn(samples.signatures, base, samples.us) if used and learner == PROCESS else None
@@ -238,7 +239,9 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         process=process,
         scores=scores,
         errors=collect(
-            np.log(samples.us / held), samples.signatures.families, np.array(samples.signatures.groups, np.str_)
+            np.log(samples.us / held)[known],
+            samples.signatures.families[known],
+            np.array(samples.signatures.groups, np.str_)[known],
         ),
         repeats=repeats_of(rows, samples),
         seen={
@@ -258,7 +261,8 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
 
 
 def held_out(samples: Samples, seed: int = 0, fold_count: int = 5) -> tuple[F64, dict[str, FamilyScores]]:
-    """What a model of these samples says of each without having seen its group, and the scores that decided how."""
+    """What a model of these samples says of each without having seen its group (not a number: there is one group
+    alone), and the scores that decided how."""
     return _decided(samples, seed, fold_count)[:2]
 
 
@@ -274,7 +278,8 @@ def _decided(samples: Samples, seed: int, fold_count: int) -> tuple[F64, dict[st
     learner = min(error, key=lambda name: error[name]) if error else TREES
     both = {ROOFLINE: every[ROOFLINE], LEARNED: every[learner]}
     scores = _scores(samples, both, learner)
-    uses = np.array([scores[str(family)].used == LEARNED for family in samples.signatures.families], bool)
+    using = {family for family, score in scores.items() if score.used == LEARNED}
+    uses = np.array([str(family) in using for family in samples.signatures.families], bool)
     return np.where(uses, both[LEARNED], both[ROOFLINE]), scores, learner
 
 
@@ -296,7 +301,7 @@ def _trees(samples: Samples, base: F64, scores: Mapping[str, FamilyScores], seed
 
 def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
     """What roofline, trees and process say of each sample without having seen its group. Where nothing could be learned
-    that is not a number."""
+    (of one group alone not even a roofline) that is not a number."""
     found = {name: np.full(len(samples.us), np.nan) for name in (ROOFLINE, TREES, PROCESS)}
     for held in folds(samples.signatures.groups, count, seed):
         if held.all():
@@ -318,10 +323,6 @@ def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
         if FEWEST <= len(base) <= processes.MOST:
             shift, _ = processes.learn(train.signatures, base, train.us).correction(test.signatures)
             found[PROCESS][held] = ahead * np.exp(shift)
-    missing = np.isnan(found[ROOFLINE])  # one group alone: nothing is left to fit to
-    if missing.any():
-        every = fit_rooflines(samples.signatures, samples.us).us(samples.signatures)
-        found[ROOFLINE][missing] = every[missing]
     return found
 
 
@@ -339,6 +340,8 @@ def _scores(samples: Samples, held: Mapping[str, F64], learner: str) -> dict[str
     found = {}
     for family in families:
         mine = of[family]
+        if np.isnan(held[ROOFLINE][mine]).any():
+            continue
         groups = len(np.unique(names[mine]))
         roofline = score(samples.us[mine], held[ROOFLINE][mine], groups)
         if family not in sure:
@@ -392,7 +395,8 @@ def told(model: CostModel) -> list[str]:
     """The model's scores as lines."""
     lines = [f"{model.device}: {model.signatures} signatures"]
     by_use: Counter[str] = Counter(scores.used for scores in model.scores.values())
-    lines.append(", ".join(f"{count} families by {used}" for used, count in by_use.most_common()))
+    by = ", ".join(f"{count} families by {used}" for used, count in by_use.most_common())
+    lines.append(by or "no scores: all that was measured is on one group of shapes, so that nothing could be held out")
     for family, scores in sorted(model.scores.items()):
         ours = "-" if scores.learned is None else f"{scores.learned.median:.1%}"
         lines.append(

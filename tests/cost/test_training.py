@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hyperopt.cost import model as models
+from hyperopt.cost.drift import drift_of
 from hyperopt.cost.features import Rows, joined, rows_of, samples_of
-from hyperopt.cost.training import drift_of, train
+from hyperopt.cost.training import train
 from hyperopt.cost.work import Table
 from tests.cost.synthetic import device
 
