@@ -27,6 +27,7 @@ from hyperopt.cost.gains import gain_of, pooled
 from hyperopt.cost.intervals import Errors, collect
 from hyperopt.cost.messages import Messages
 from hyperopt.cost.peaks import PeakErrors
+from hyperopt.cost.possible import checked
 from hyperopt.cost.process import Process
 from hyperopt.cost.ranges import Ranges, away, ranges_of
 from hyperopt.cost.repeats import Repeats, repeats_of
@@ -387,8 +388,8 @@ def _links(rows: Rows) -> tuple[dict[str, Link], list[str]]:
 
 
 def load(data: bytes, limit: int = 1 << 28) -> CostModel:
-    """A model from its document. Raises `DocumentError`; `TreesError` where its trees are none, when they are used."""
-    return decode(data, CostModel, FAMILY, MAJOR, limit)[0]
+    """A model from its document. Raises `DocumentError`, also of what no device can do (`possible`)."""
+    return checked(decode(data, CostModel, FAMILY, MAJOR, limit)[0])
 
 
 def told(model: CostModel) -> list[str]:
