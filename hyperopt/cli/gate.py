@@ -371,7 +371,9 @@ def _needed(noise_percent: float, tolerance_percent: float) -> int:
     return found
 
 
-def _samples(given: Path | None, before: list[Path], after: list[Path], interleaved: bool) -> Samples | None:
+def _samples(
+    given: Path | None, before: list[Path], after: list[Path], interleaved: bool
+) -> Samples | None:
     if given is not None and (before or after):
         raise typer.BadParameter("samples come from one place: --samples or benchmark files", param_hint="--samples")
     if given is not None:

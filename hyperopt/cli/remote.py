@@ -63,7 +63,9 @@ def upload(
 
 def show(
     id: Annotated[str, typer.Argument(metavar="ID", help="profile-..., plan-... or job-...")],
-    question: Annotated[str | None, typer.Option("--ask", help="of a profile: peak, idle or accesses")] = None,
+    question: Annotated[
+        str | None, typer.Option("--ask", help="of a profile: peak, idle or accesses")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="rows of an answer")] = 20,
     wait: Annotated[bool, typer.Option("--wait", help="for a job to finish, with its progress")] = False,
     server: ServerUrl = None,
@@ -159,7 +161,9 @@ def _plan_lines(plan: dict[str, Any]) -> str:
         stall = predicted["stall_us"] / 1000
         lines.append(f"  step {before:.3f} -> {after:.3f} ms, of which stall {stall:.3f} ms (simulated)")
     if (bound := plan["bound"]) is not None:
-        lines.append(f"  {bound['status']}: at most {100 * bound['gap']:.2f} % above the bound; {bound['stop_reason']}")
+        lines.append(
+            f"  {bound['status']}: at most {100 * bound['gap']:.2f} % above the bound; {bound['stop_reason']}"
+        )
     return "\n".join(lines)
 
 
@@ -172,7 +176,9 @@ def measured_line(found: dict[str, Any]) -> str:
 
 
 def _job_lines(job: dict[str, Any]) -> str:
-    lines = [f"{job['id']}: {job['state']}" + (f" (attempt {job['attempts']})" if job["attempts"] > 1 else "")]
+    lines = [
+        f"{job['id']}: {job['state']}" + (f" (attempt {job['attempts']})" if job["attempts"] > 1 else "")
+    ]
     result = job["result"]
     if result is None and job["progress"] is not None:
         lines.append("  " + _told(job["progress"]))
@@ -248,7 +254,8 @@ def _name(storage: dict[str, Any]) -> str:
 def _columns(head: list[str], rows: list[list[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     return [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in [head, *rows]
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in [head, *rows]
     ]
 
 

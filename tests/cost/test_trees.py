@@ -64,7 +64,9 @@ def test_a_rising_feature_never_lowers_the_prediction() -> None:
 
 
 def test_without_trees_the_start_is_the_prediction() -> None:
-    empty = Trees(start=1.5, roots=(), feature=(), threshold=(), left=(), right=(), gap_left=(), value=(), features=2)
+    empty = Trees(
+        start=1.5, roots=(), feature=(), threshold=(), left=(), right=(), gap_left=(), value=(), features=2
+    )
     assert empty.predict(np.zeros((3, 2))).tolist() == [1.5] * 3
 
 

@@ -230,7 +230,9 @@ def test_what_nothing_tells_is_not_taken_to_stay(model: CostModel) -> None:
         type="Tile", duration_us=1.0, shapes=((1, 1), (16 * 70, 1)), dtypes=("float32",) * 2, inputs=1, writes=(900,)
     )
     storage = structs.replace(before.storages[-1], id=900, bytes=16 * 70 * 4, name="repeated")
-    odd = structs.replace(before, operators=(repeated, *before.operators), storages=(*before.storages, storage))
+    odd = structs.replace(
+        before, operators=(repeated, *before.operators), storages=(*before.storages, storage)
+    )
     with pytest.raises(DocumentError, match="nothing tells whether it grows"):
         what_if(odd, model, TABLE, [Growth("batch", 32)])
     made_up = structs.replace(odd, operators=(structs.replace(repeated, inputs=None, shapes=repeated.shapes[1:],

@@ -16,7 +16,9 @@ TABLE = Table.load()
 Shapes = Sequence[tuple[int, ...]]
 
 
-def work(type: str, inputs: Shapes, outputs: Shapes, dtype: str = "float32", **attributes: Any) -> Work:
+def work(
+    type: str, inputs: Shapes, outputs: Shapes, dtype: str = "float32", **attributes: Any
+) -> Work:
     kind = TABLE.kind(type)
     assert kind is not None
     return TABLE.work(kind, [Tensor(s, dtype) for s in inputs], [Tensor(s, dtype) for s in outputs], attributes)
