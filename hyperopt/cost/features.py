@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperopt.cost.shapes import NUMBERS
-from hyperopt.cost.signatures import Signatures, signed
+from hyperopt.cost.signatures import Groups, Signatures, signed
 from hyperopt.cost.work import Table
 from hyperopt.profile import IDLE, Operator, Profile
 
@@ -60,6 +60,20 @@ class Rows:
     def families(self) -> npt.NDArray[np.str_]:
         return self.signatures.families[self.signature]
 
+    def asked(self) -> tuple[Signatures, F64, I64]:
+        """Each signature once for every context that it is in: signatures, contexts, and which of them each row is.
+        Mostly a signature has one context, and then they are the signatures as they are."""
+        context = np.zeros((len(self.signatures.keys), len(CONTEXT)))
+        context[self.signature] = self.context
+        if np.array_equal(context[self.signature], self.context):
+            return self.signatures, context, self.signature
+        order = np.lexsort((*self.context.T, self.signature))
+        signature, context = self.signature[order], self.context[order]
+        new = np.append(True, (np.diff(signature) != 0) | (np.diff(context, axis=0) != 0).any(axis=1))
+        of = np.empty(len(order), np.int64)
+        of[order] = np.cumsum(new) - 1
+        return _at(self.signatures, signature[new]), context[new], of
+
     def only(self, chosen: npt.NDArray[np.bool_]) -> Rows:
         """The rows that are true in `chosen`."""
         return replace(
@@ -70,6 +84,23 @@ class Rows:
             context=self.context[chosen],
             run=None if self.run is None else self.run[chosen],
         )
+
+
+def _at(signatures: Signatures, places: I64) -> Signatures:
+    """One of `signatures` for each of `places`; one may stand in several."""
+    each, groups = places.tolist(), signatures.groups
+    return Signatures(
+        keys=tuple(signatures.keys[place] for place in each),
+        groups=Groups([groups.every[place] for place in each])
+        if isinstance(groups, Groups)
+        else tuple(groups[place] for place in each),
+        names=signatures.names[places],
+        families=signatures.families[places],
+        flops=signatures.flops[places],
+        read=signatures.read[places],
+        written=signatures.written[places],
+        numbers=signatures.numbers[places],
+    )
 
 
 def device_of(profile: Profile) -> str:
