@@ -249,10 +249,8 @@ class _Rows:
 
 def _predicted(profile: Profile, model: CostModel, table: Table) -> _Rows:
     rows = rows_of(profile, table, model.device)
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    full = model.predict(rows.signatures, context, LEVEL).of(rows.signature)
-    bare = structs.replace(model, seen={}).predict(rows.signatures, context, LEVEL).of(rows.signature)
+    full = model.predict_rows(rows, LEVEL)
+    bare = structs.replace(model, seen={}).predict_rows(rows, LEVEL)
     return _Rows(full, bare, {place: i for i, place in enumerate(rows.place.tolist())}, rows.uncounted)
 
 
