@@ -56,6 +56,7 @@ def candidates(
     warm()  # compiled once on a machine: that is not the search's time
     deadline = time.monotonic() + time_limit_s
     made: list[Candidate] = []
+    seen: list[Profile] = []
     for k, count in enumerate(stages):
         if count < 1 or mesh.devices % count:
             raise ValueError(f"{mesh.devices} devices cannot be divided into {count} stages")
@@ -64,8 +65,9 @@ def candidates(
         share = max(1.0, (deadline - time.monotonic()) / (len(stages) - k))
         for sharding in _shardings(graph, part, share, seed):
             sample = sharding.per_device_profile(device)
-            if any(msgspec.structs.replace(c.sample.profile, run=sample.run) == sample for c in made):
+            if any(msgspec.structs.replace(one, run=sample.run) == sample for one in seen):
                 continue
+            seen.append(sample)
             made.append(
                 Candidate(
                     name=f"{count} x {'x'.join(map(str, part.shape))}, {sharding.peak_bytes >> 20} MiB a sample",

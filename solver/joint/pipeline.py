@@ -105,6 +105,9 @@ def stage_problem(candidate: Candidate, costs: Mapping[str, LayerCost], budget: 
 
     ends = [costs[HEAD], costs[TAIL]]
     held = [cost.parameters - (cost.states if terms and terms.states_out else 0) for cost in ends]
+    if stages == 1:  # one stage holds what head and tail share once
+        tied = costs[TAIL].tied
+        held[1] -= tied[0] - (tied[1] if terms and terms.states_out else 0)
     working = max(cost.working for cost in costs.values())
     sent = sum(sample.profile.by_id[s].bytes for s in sample.layers[types[-1]].leaves)
     passing = 4 * sent  # one hidden state and one gradient that come, and one of each that goes
