@@ -224,7 +224,7 @@ def run(
         parts, levels = _parts(candidate.sample, held[s], s == 0, s == stages - 1), chosen[s]
         start = drafted(step, parts, [*([None] if s == 0 else []), *levels, *([None] if s == stages - 1 else [])],
                         terms.states_out)  # fmt: skip
-        left = max(0.5, (deadline - time.monotonic()) / (stages - s))
+        left = max(0.1, (deadline - time.monotonic()) / (stages - s))
         request = Request(budget, time_limit_s=left, seed=seed, starts=(start,))
         answer = solve_residency(step.profile, request, cancelled, lambda _: None)
         if isinstance(answer, Infeasible):

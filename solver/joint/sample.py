@@ -184,7 +184,8 @@ def _levelled(
     operators = list(profile.operators)
 
     def total(label: str, key: tuple[str, str]) -> float:
-        return sum(o.duration_us for i in at[label] if (o := profile.operators[i]) and (o.phase, o.stream) == key)
+        listed = [profile.operators[i] for i in at[label]]
+        return sum(o.duration_us for o in listed if (o.phase, o.stream) == key)
 
     for model, alike in zip(models, copies, strict=True):
         keys = {(operators[i].phase, operators[i].stream) for i in at[model]}
@@ -278,7 +279,8 @@ class _Cut:
         """The part with what other parts do with gradients that it adds to: it holds the same parameters."""
         ops = self.profile.operators
         mine = {s for i in part.backward for s in ops[i].writes} & wanted
-        late, updates = [], []
+        late: list[int] = []
+        updates: list[int] = []
         for i, (o, of) in enumerate(zip(ops, self.parts, strict=True)):
             elsewhere = of in self.order and of != part.name and not mine.isdisjoint(o.reads)
             if elsewhere and (i in closing or o.phase not in (FORWARD, BACKWARD)):

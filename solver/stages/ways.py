@@ -114,7 +114,7 @@ def floor(p: Problem, objective: Objective) -> float:
     work = p.forward + p.backward + p.weight if p.parts == 3 else p.forward + p.backward
     least = [int(work[:, p.type_of == t].min()) for t in range(len(p.types))]
     total = sum(least[t] for t in p.layer_types) + int(p.extra.sum())
-    return total / p.stages * (1 if objective == "slowest" else p.micro_batches)
+    return float(total) / p.stages * (1 if objective == "slowest" else p.micro_batches)
 
 
 def decide(

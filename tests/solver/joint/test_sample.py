@@ -10,8 +10,8 @@ import pytest
 from hyperopt.documents import DocumentError
 from hyperopt.replay import replay
 from hyperopt.testing.blocks import Parallel
-from solver.joint.sample import HEAD, TAIL, cut
 from solver.joint.levels import layer_cost
+from solver.joint.sample import HEAD, TAIL, cut
 from solver.joint.stage import Exchange, stage_step
 from solver.stages.schedule import orders
 from tests.solver.joint.samples import SMALL_LLAMA, mixed, sample
