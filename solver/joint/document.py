@@ -58,7 +58,7 @@ def plan_of(placement: Placement, profile: Profile, budget: Budget) -> Plan:
             step_us=placement.bound_ns / 1000,
             gap=placement.gap,
             status="optimal" if optimal else "feasible",
-            stop_reason="bound reached" if optimal else "time limit",
+            stop_reason="bound reached" if optimal else placement.stop_reason,
         ),
         alternatives=tuple(_tried(one) for one in placement.tried),
         explain=tuple(stage_figures(placement)),
