@@ -170,7 +170,8 @@ def test_shapes_of_kernels_of_two_tensors_broadcast_to_what_they_write() -> None
     columns = 0
     for o in generate("llama3-8b-unfused", 500).operators:
         if o.type in ("Mul", "Add", "MulSub") and all(s in shapes for s in o.reads):
-            assert np.broadcast_shapes(*(shapes[s] for s in o.reads)) == o.shapes[0]
-            columns += any(shapes[s] == (o.shapes[0][0], 1) for s in o.reads)
-        shapes.update(zip(o.writes, o.shapes, strict=False))
+            written = o.shapes[o.inputs or 0]
+            assert np.broadcast_shapes(*(shapes[s] for s in o.reads)) == written
+            columns += any(shapes[s] == (written[0], 1) for s in o.reads)
+        shapes.update(zip(o.writes, o.shapes[o.inputs or 0 :], strict=False))
     assert columns
