@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperopt.cost.shapes import NUMBERS
-from hyperopt.cost.signatures import Groups, Signatures, signed
+from hyperopt.cost.signatures import Signatures, signed
 from hyperopt.cost.work import Table
 from hyperopt.profile import IDLE, Operator, Profile
 
@@ -72,7 +72,7 @@ class Rows:
         new = np.append(True, (np.diff(signature) != 0) | (np.diff(context, axis=0) != 0).any(axis=1))
         of = np.empty(len(order), np.int64)
         of[order] = np.cumsum(new) - 1
-        return _at(self.signatures, signature[new]), context[new], of
+        return self.signatures.at(signature[new]), context[new], of
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> Rows:
         """The rows that are true in `chosen`."""
@@ -84,23 +84,6 @@ class Rows:
             context=self.context[chosen],
             run=None if self.run is None else self.run[chosen],
         )
-
-
-def _at(signatures: Signatures, places: I64) -> Signatures:
-    """One of `signatures` for each of `places`; one may stand in several."""
-    each, groups = places.tolist(), signatures.groups
-    return Signatures(
-        keys=tuple(signatures.keys[place] for place in each),
-        groups=Groups([groups.every[place] for place in each])
-        if isinstance(groups, Groups)
-        else tuple(groups[place] for place in each),
-        names=signatures.names[places],
-        families=signatures.families[places],
-        flops=signatures.flops[places],
-        read=signatures.read[places],
-        written=signatures.written[places],
-        numbers=signatures.numbers[places],
-    )
 
 
 def device_of(profile: Profile) -> str:
