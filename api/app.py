@@ -6,13 +6,13 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from api import archives, baselines, checks, cost_models, jobs, plans, predictions, problems, profiles
+from api import archives, baselines, checks, cost_models, history, jobs, plans, predictions, problems, profiles
 from api.engine import DbosEngine
-from api.service import Here, Service
+from api.service import Here, Service, known_query
 from api.training import Train, Trainer
 from api.work import Solve, Worker
 from hyperopt.cost.child import train_in_child
@@ -80,8 +80,8 @@ def create_app(service: Service | None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    for room in (profiles, archives, plans, jobs, checks, baselines, cost_models, predictions):
-        app.include_router(room.router)
+    for room in (profiles, archives, plans, jobs, checks, history, baselines, cost_models, predictions):
+        app.include_router(room.router, dependencies=[Depends(known_query)])
     app.include_router(health)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

@@ -8,7 +8,8 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from api.checks import Branch, ProfileId
+from api.acceptance import objections
+from api.judging import Branch, ProfileId
 from api.problems import ProblemError, documented, not_found
 from api.service import Here, SmallBody
 from hyperopt.store.baselines import Refused, StoredBaseline, accept, baseline_id, freeze, get_baseline, list_baselines
@@ -17,7 +18,7 @@ from hyperopt.store.profiles import get_summary
 router = APIRouter(prefix="/v1/baselines", tags=["baselines"], route_class=SmallBody)
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
-Told = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^[^\x00]+$")]
+Told = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"^[^\x00]*[^\s\x00][^\x00]*$")]
 BaselineId = Annotated[str, Path(description="baseline-...", max_length=64)]
 StaleAfter = Annotated[float, Query(gt=0, le=36500, description="Days after which a baseline is stale")]
 IfMatch = Annotated[str | None, Header(description="The ETag of the baseline that is to change")]
@@ -31,6 +32,8 @@ class Acted(BaseModel):
     act: str
     profile: str
     check: str | None
+    accept_regression: bool
+    accept_inconclusive: bool
     who: str
     why: str
     at: str
@@ -72,7 +75,8 @@ class AcceptAsked(BaseModel):
     who: Told
     why: Told
     check: str | None = Field(None, max_length=64, description="Of this profile against the present baseline")
-    accept_regression: bool = Field(False, description="Although that check found a regression")
+    accept_regression: bool = Field(False, description="Although a check of it found a regression; kept")
+    accept_inconclusive: bool = Field(False, description="Although its checks do not all pass; kept")
 
 
 class FreezeAsked(BaseModel):
@@ -90,6 +94,7 @@ _REFUSALS = {
     "frozen": (409, "Frozen"),
     "unchecked": (409, "Not checked"),
     "regressed": (409, "Regressed"),
+    "inconclusive": (409, "Inconclusive"),
 }
 
 
@@ -120,7 +125,10 @@ def fetch(id: BaselineId, response: Response, here: Here, stale_after_days: Stal
 @router.post(
     "",
     status_code=201,
-    responses={200: {"model": BaselineShown, "description": "Replaced"}, **documented(400, 409, 412, 413, 422, 428)},
+    responses={
+        200: {"model": BaselineShown, "description": "Replaced"},
+        **documented(400, 409, 412, 413, 415, 422, 428),
+    },
 )
 def make(
     asked: AcceptAsked,
@@ -131,6 +139,9 @@ def make(
 ) -> BaselineShown:
     """Accepts a profile: `If-None-Match: *` for the first of its kind, else `If-Match` with the present one's ETag."""
     expected = _expected(if_match, if_none_match)
+    known = objections(
+        here.database, asked.profile, asked.branch, asked.check, expected, asked=not asked.accept_regression
+    )
     with here.database.write() as session:
         profile = get_summary(session, asked.profile)
         if profile is None:
@@ -146,7 +157,9 @@ def make(
                 why=asked.why,
                 expected=expected,
                 check=asked.check,
-                regression=asked.accept_regression,
+                objections=known,
+                accept_regression=asked.accept_regression,
+                accept_inconclusive=asked.accept_inconclusive,
             )
         except Refused as refused:
             raise _refused(refused, baseline_id(profile, asked.branch)) from refused
@@ -156,16 +169,20 @@ def make(
     return _shown(found, 30)
 
 
-@router.patch("/{id}", responses=documented(400, 404, 409, 412, 413, 422, 428))
+@router.patch("/{id}", responses=documented(400, 404, 409, 412, 413, 415, 422, 428))
 def hold(
-    id: BaselineId, asked: FreezeAsked, response: Response, here: Here, if_match: IfMatch = None
+    id: BaselineId,
+    asked: FreezeAsked,
+    response: Response,
+    here: Here,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
 ) -> BaselineShown:
-    """Freezes or thaws a baseline."""
+    """Freezes or thaws a baseline: `If-Match` with its ETag."""
+    expected = _expected(if_match, if_none_match)
     with here.database.write() as session:
         try:
-            found = freeze(
-                session, id, asked.frozen, who=asked.who, why=asked.why, expected=_expected(if_match, None)
-            )
+            found = freeze(session, id, asked.frozen, who=asked.who, why=asked.why, expected=expected)
         except Refused as refused:
             raise _refused(refused, id) from refused
     if found is None:
@@ -176,6 +193,15 @@ def hold(
 
 def _expected(if_match: str | None, if_none_match: str | None) -> str | None:
     """The etag that the caller saw; None: that there was none."""
+    if if_match is not None and if_none_match is not None:
+        raise ProblemError(
+            422,
+            "bad-request",
+            "Bad request",
+            "If-Match says that there is a baseline, If-None-Match that there may be none",
+            field="header.if-none-match",
+            remedy="send one of them: If-Match with the ETag of what is replaced, or If-None-Match: * for the first",
+        )
     if if_match is not None:
         return if_match.strip().strip('"')
     if if_none_match is not None and if_none_match.strip() == "*":
@@ -220,6 +246,8 @@ def _shown(found: StoredBaseline, stale_after_days: float) -> BaselineShown:
                 act=one.act,
                 profile=one.profile,
                 check=one.check,
+                accept_regression=one.accept_regression,
+                accept_inconclusive=one.accept_inconclusive,
                 who=one.who,
                 why=one.why,
                 at=one.at.isoformat(),

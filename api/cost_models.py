@@ -54,8 +54,8 @@ class ModelShown(BaseModel):
     state: models.State
     etag: str = Field(description="Of what is in use of the device: If-Match of whoever changes that")
     data_digest: str
-    document_sha256: str
-    document_bytes: int
+    document_sha256: str = Field(description="Of the document as it is stored, in gzip; the ETag of /document too")
+    document_bytes: int = Field(description="As it is stored, in gzip; /document unpacks it")
     profiles: list[str]
     measurements: list[str]
     superseded: list[str] = Field(description="Of the profiles, those from before the device has changed")
@@ -89,7 +89,7 @@ class UseAsked(BaseModel):
 @router.post(
     "",
     status_code=202,
-    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 422)},
+    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 415, 422)},
 )
 def train(asked: TrainAsked, response: Response, here: Here) -> Job:
     """Queues a training on all that the project has measured; the same data are not trained on twice."""
@@ -149,7 +149,7 @@ def fetch(id: ModelId, response: Response, here: Here) -> ModelShown:
     },
 )
 def document(id: ModelId, here: Here) -> Response:
-    """The model itself, as `hyperopt cost predict` reads it."""
+    """The model itself, as `hyperopt cost predict` reads it, unpacked; the ETag is `document_sha256`."""
     with here.database.read() as session:
         found = models.get_model_document(session, id)
     if found is None:
@@ -158,7 +158,7 @@ def document(id: ModelId, here: Here) -> Response:
     return Response(gzip.decompress(found.data), media_type="application/json", headers=headers)
 
 
-@router.post("/{id}/use", responses=documented(400, 404, 412, 413, 422, 428))
+@router.post("/{id}/use", responses=documented(400, 404, 412, 413, 415, 422, 428))
 def use(
     id: ModelId,
     asked: UseAsked,

@@ -34,8 +34,9 @@ class Job(BaseModel):
     progress: dict[str, Any] | None = Field(description="The newest report")
     result: dict[str, Any] | None = Field(
         description="Once finished: {status: planned, plan_id, predicted, bound}, {status: infeasible, "
-        "infeasible: {lower_bound_bytes, reachable_bytes, operator, reliefs}}, {status: trained, models: [{device, "
-        "status: trained | unchanged | too few, model, state, why}]}, or {status: cancelled | failed, reason}"
+        "infeasible: {lower_bound_bytes, reachable_bytes, operator, reliefs}}, {status: checked, check, verdict}, "
+        "{status: trained, models: [{device, status: trained | unchanged | too few, model, state, why}]}, or "
+        "{status: cancelled | failed, reason}"
     )
     plan: str | None = Field(description="Address of the plan")
 

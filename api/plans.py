@@ -77,7 +77,7 @@ class PlanAsked(BaseModel):
 @router.post(
     "",
     status_code=202,
-    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 422)},
+    responses={202: {"description": "Accepted; Location is the job"}, **documented(400, 409, 413, 415, 422)},
 )
 def ask(asked: PlanAsked, response: Response, here: Here) -> Job:
     """Queues the solving of a plan: the answer is a job, whose result is a plan or says why there is none."""

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
-import numpy as np
 from anyio import to_thread
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -19,10 +18,10 @@ from api.service import Here, Service, SmallBody
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
 from hyperopt.cost import predicted as predictions
+from hyperopt.cost.drift import drift_of
 from hyperopt.cost.features import rows_of, samples_of
 from hyperopt.cost.model import CostModel
 from hyperopt.cost.model import load as load_model
-from hyperopt.cost.training import drift_of
 from hyperopt.cost.work import Table
 from hyperopt.replay import replay
 from hyperopt.store import measurements, models
@@ -39,7 +38,8 @@ Microseconds = Annotated[float, Field(gt=0, le=1e15)]
 
 class DriftShown(BaseModel):
     """Of `samples` signatures `outside` (a share) lie beyond the model's intervals, where 1 - `level` is expected;
-    `drifted`: more than chance explains. `uncounted`: operators that nothing is said of, by reason."""
+    `drifted`: more than chance explains, and at least three times that, of all or of the families in `changed`.
+    `uncounted`: operators that nothing is said of, by reason."""
 
     profile: str
     model: str
@@ -48,6 +48,7 @@ class DriftShown(BaseModel):
     level: float
     drifted: bool
     families: dict[str, float]
+    changed: list[str]
     uncounted: dict[str, int]
 
 
@@ -141,9 +142,7 @@ def _prediction(id: str, asked: str | None, level: float, here: Service) -> Pred
     _, profile, stored, model = _both(here, id, asked)
     table = Table.load(here.settings.operators)
     rows = rows_of(profile, table, model.device)
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    found = model.predict(rows.signatures, context, level).of(rows.signature)
+    found = model.predict_rows(rows, level)
     likely = predictions.predicted(profile, model, table)
     return Predicted(
         profile=id,
@@ -165,7 +164,7 @@ def _prediction(id: str, asked: str | None, level: float, here: Service) -> Pred
     status_code=201,
     responses={
         200: {"model": MeasurementShown, "description": "Stored before"},
-        **documented(400, 404, 409, 413, 422),
+        **documented(400, 404, 409, 413, 415, 422),
     },
 )
 def measured(id: PlanId, asked: MeasurementAsked, response: Response, here: Here) -> MeasurementShown:

@@ -62,7 +62,7 @@ _LISTED = {
     "profile": "list what there is: GET /v1/profiles",
     "job": "list what there is: GET /v1/jobs",
     "plan": "take the id from the result of a job: GET /v1/jobs",
-    "check": "take the id from the answer to POST /v1/checks",
+    "check": "list what there is: GET /v1/checks",
     "cost model": "list what there is: GET /v1/cost-models",
     "baseline": "list what there is: GET /v1/baselines",
 }
@@ -161,14 +161,14 @@ def _translated(error: Exception) -> ProblemError:
     raise error
 
 
-def timing_only(profile_id: str) -> ProblemError:
+def timing_only(profile_id: str, field: str = "$.profile") -> ProblemError:
     """Answer to questions about memory of a profile that has none."""
     return ProblemError(
         409,
         "timing-only",
         "Timing-only profile",
         f"{profile_id} has times but no storages: there is no memory to ask about or to plan",
-        field="$.profile",
+        field=field,
         remedy="upload a profile with storages, for example from `hyperopt capture`",
     )
 

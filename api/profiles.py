@@ -10,10 +10,10 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel
 
 from api.problems import ProblemError, documented, not_found
-from api.service import Here, Service
+from api.service import Here, Service, check_encoding
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
-from hyperopt.documents import GZIP_MAGIC, ZSTD_MAGIC, DocumentError
+from hyperopt.documents import DocumentError
 from hyperopt.legality import Code, IllegalPlan
 from hyperopt.plan import Plan
 from hyperopt.profile import Profile
@@ -40,7 +40,6 @@ ProfileId = Annotated[str, Path(description="profile-...", max_length=64)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="At most so many, the largest first")]
 Name = Annotated[str, Query(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 
-_MAGIC = {"gzip": GZIP_MAGIC, "x-gzip": GZIP_MAGIC, "zstd": ZSTD_MAGIC}
 _MEDIA = {"identity": "application/json", "gzip": "application/gzip", "zstd": "application/zstd"}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _DOCUMENT = dict.fromkeys(_MEDIA.values(), _BINARY)
@@ -139,7 +138,7 @@ def store(here: Service, project: str, file: IO[bytes], encoding: str | None) ->
     """
     file.seek(0)
     raw = file.read()
-    _check_encoding(encoding, raw)
+    check_encoding(encoding, raw)
     with here.database.read() as session:
         known = find_uploaded(session, raw)
     if known is not None:
@@ -158,32 +157,6 @@ def _summary(here: Service, id: str, project: str) -> ProfileSummary:
     if summary.project != project:
         raise ProjectConflict(id, summary.project)
     return summary
-
-
-def _check_encoding(encoding: str | None, raw: bytes) -> None:
-    """Magic bytes decide; a Content-Encoding that says otherwise is refused, not guessed about."""
-    named = (encoding or "identity").strip().lower()
-    if named == "identity":
-        return
-    if named not in _MAGIC:
-        raise ProblemError(
-            415,
-            "encoding",
-            "Unknown content encoding",
-            f"Content-Encoding {named!r} is not understood",
-            field="header.content-encoding",
-            remedy="send the document plain, or as gzip or zstd",
-            headers={"Accept-Encoding": "gzip, zstd"},
-        )
-    if not raw.startswith(_MAGIC[named]):
-        raise ProblemError(
-            400,
-            "encoding-mismatch",
-            "Body is not what Content-Encoding says",
-            f"Content-Encoding is {named}, but the body does not start like it",
-            field="$",
-            remedy="compress the body, or leave the header out",
-        )
 
 
 def _replayed(profile: Profile) -> Timeline:

@@ -16,8 +16,9 @@ import msgspec
 
 from hyperopt import names
 from hyperopt.cost.feedback import Copy, MeasuredPlan, medians, plans_off
-from hyperopt.cost.lesson import Learned, TooFew, When
+from hyperopt.cost.lesson import Learned, When
 from hyperopt.cost.residual import importances
+from hyperopt.cost.training import TooFew
 from hyperopt.cost.work import Table
 from hyperopt.documents import canonical
 from hyperopt.store import Database, jobs, models

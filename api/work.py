@@ -13,15 +13,20 @@ from typing import Any, Protocol
 
 import msgspec
 
-from api import training
+from api import judging, training
 from api.engine import Interrupted
+from api.judging import CheckAsked, judged
 from api.training import Trained, Trainer
 from hyperopt.cost.child import TrainingFailed
+from hyperopt.gate.fit import Fit, Requirement
 from hyperopt.plan import Plan
+from hyperopt.profile import Profile
 from hyperopt.store import Database, jobs
+from hyperopt.store.checks import put_check
 from hyperopt.store.plans import put_plan
 from hyperopt.store.profiles import get_document
 from solver.child import SolveFailed
+from solver.fit import fit
 from solver.request import Infeasible, Request
 
 log = logging.getLogger("hyperopt.work")
@@ -63,6 +68,8 @@ class Worker:
         try:
             if job.kind == training.KIND:
                 self._train(job, stopping)
+            elif job.kind == judging.KIND:
+                self._check(job, stopping)
             else:
                 self._plan(job, stopping)
         except (SolveFailed, TrainingFailed) as failure:
@@ -121,6 +128,43 @@ class Worker:
             raise TrainingFailed(failure)
         outcome: jobs.Outcome = "cancelled" if self._cancel_requested(job.id) else "failed" if failure else "succeeded"
         self.trainer.finish(job, done, outcome, failure)
+
+    def _check(self, job: jobs.JobRecord, stopping: Callable[[], bool]) -> None:
+        """A check whose policy has a limit that the candidate must fit in: solved as a plan is."""
+        asked = CheckAsked.model_validate(job.request)
+        report = _Reports(self.database, job.id)
+        report({"stage": "started", "attempt": job.attempts})
+        cancelled = _Question(lambda: stopping() or self._cancel_requested(job.id))
+
+        plans: list[tuple[str, Plan]] = []
+
+        def fits(id: str, profile: Profile, required: Requirement) -> Fit:
+            def solve(_: Profile, request: Request) -> Plan | Infeasible:
+                with self.database.read() as session:
+                    document = get_document(session, id)
+                assert document is not None, "read just before"
+                limit = self.memory_limit_bytes
+                answer = self.solve(
+                    document.data, request, memory_limit_bytes=limit, cancelled=cancelled, progress=report
+                )
+                if isinstance(answer, Plan):
+                    plans.append((id, answer))
+                return answer
+
+            return fit(profile, required, asked.policy.time_limit_s, solve=solve)
+
+        found = judged(self.database, asked, fits)
+        report.flush()
+        self._check_interrupt(job.id, stopping)
+        if self._cancel_requested(job.id):
+            self._finish(job.id, "cancelled", {"status": "cancelled", "reason": "cancelled before it was judged"})
+            return
+        with self.database.write() as session:
+            kept = put_check(session, **found)
+            # The plans that the answer names; the candidate's is the job's.
+            ids = {profile: put_plan(session, profile, plan) for profile, plan in plans}
+            result = {"status": "checked", "check": kept.id, "verdict": kept.verdict}
+            jobs.finish_job(session, job.id, "succeeded", result, ids.get(asked.candidate))
 
     def _failed(self, id: str, reason: str, stopping: Callable[[], bool]) -> None:
         self._check_interrupt(id, stopping)

@@ -205,9 +205,7 @@ def speed(options: argparse.Namespace) -> dict[str, Any]:
         for _ in range(3):
             begin = time.perf_counter()
             rows = rows_of(profile, table)
-            context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-            context[rows.signature] = rows.context
-            model.predict(rows.signatures, context).of(rows.signature)
+            model.predict_rows(rows)
             seconds.append(time.perf_counter() - begin)
         found[name] = {
             "seconds": min(seconds), "all": seconds, "signatures": len(rows.signatures.keys), "predicted": len(rows.us),

@@ -228,22 +228,61 @@ class Client:
         *,
         baseline: str | None = None,
         branch: str = "main",
+        head: str | None = None,
         commit: str = "",
         policy: Json | None = None,
         samples: Json | None = None,
     ) -> Json:
-        """Judges a stored profile against another, None: against what was accepted on the branch. `policy` and
-        `samples` as in docs/reference/http.md."""
+        """Judges a stored profile against another, None: against what was accepted on the branch. `head`: what it is a
+        commit of, None: the branch itself. `policy` and `samples` as in docs/reference/http.md.
+
+        With `must_fit_bytes` in the policy plans are solved for: waits for that, and raises `ServiceError` (status 0)
+        where it failed.
+        """
         asked: Json = {"candidate": candidate, "baseline": baseline, "branch": branch, "commit": commit}
-        asked |= {"policy": policy or {}, "samples": samples}
-        return self._json("POST", "/v1/checks", json=asked)
+        asked |= {"head": head, "policy": policy or {}, "samples": samples}
+        answer = self._request("POST", "/v1/checks", json=asked)
+        if answer.status_code != 202:
+            kept: Json = answer.json()
+            return kept
+        job = self.wait(answer.json()["id"])
+        result = job["result"] or {}
+        if "check" not in result:
+            raise ServiceError(0, f"{job['id']} {job['state']}: {result.get('reason', 'no reason given')}")
+        return self.fetch_check(result["check"])
+
+    def checks(
+        self,
+        project: str | None = None,
+        branch: str | None = None,
+        model: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[Json]:
+        """Stored checks, newest first; `before`: id of the last one of the page before."""
+        asked = {"project": project, "branch": branch, "model": model, "limit": limit, "before": before}
+        params = {name: value for name, value in asked.items() if value is not None}
+        found: list[Json] = self._json("GET", "/v1/checks", params=params)["checks"]
+        return found
+
+    def history(
+        self, branch: str = "main", model: str | None = None, project: str | None = None, limit: int = 200
+    ) -> list[Json]:
+        """Where the figures of a branch changed, each kind of run for itself: docs/reference/http.md."""
+        asked = {"branch": branch, "model": model, "project": project, "limit": limit}
+        params = {name: value for name, value in asked.items() if value is not None}
+        found: list[Json] = self._json("GET", "/v1/history", params=params)["histories"]
+        return found
 
     def fetch_check(self, id: str) -> Json:
         return self._json("GET", f"/v1/checks/{id}")
 
-    def baselines(self, project: str | None = None, branch: str | None = None) -> list[Json]:
+    def baselines(
+        self, project: str | None = None, branch: str | None = None, stale_after_days: float = 30
+    ) -> list[Json]:
         """What branches are compared with; `frozen` and `stale` say which should be looked at."""
-        params = {name: value for name, value in (("project", project), ("branch", branch)) if value is not None}
+        asked = (("project", project), ("branch", branch), ("stale_after_days", stale_after_days))
+        params = {name: value for name, value in asked if value is not None}
         found: list[Json] = self._json("GET", "/v1/baselines", params=params)["baselines"]
         return found
 
@@ -257,11 +296,12 @@ class Client:
         etag: str | None = None,
         check: str | None = None,
         accept_regression: bool = False,
+        accept_inconclusive: bool = False,
     ) -> Json:
         """Makes a stored profile the baseline of its kind. `etag`: of the one it replaces, None: there is none yet."""
         asked = {"profile": profile, "branch": branch, "who": who, "why": why, "check": check}
         headers = {"If-None-Match": "*"} if etag is None else {"If-Match": f'"{etag}"'}
-        body = {**asked, "accept_regression": accept_regression}
+        body = {**asked, "accept_regression": accept_regression, "accept_inconclusive": accept_inconclusive}
         return self._json("POST", "/v1/baselines", json=body, headers=headers)
 
     def freeze(self, baseline: str, frozen: bool, *, who: str, why: str, etag: str) -> Json:

@@ -200,10 +200,18 @@ def _unknown(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
     if get_origin(kind) is dict:
         values = msgspec.json.decode(text, type=dict[str, msgspec.Raw] | None) or {}
         return {name for item in values.values() for name in _unknown(item, get_args(kind)[1], path + "{}")}
-    for option in get_args(kind):  # unions such as `Struct | None`
+    for option in get_args(kind):  # unions such as `Struct | None`, `str | Struct`
         if _holds_struct(option):
-            return _unknown(text, option, path)
+            an_object = memoryview(text)[0] == ord("{")
+            return _unknown(text, option, path) if an_object or not isinstance(option, type) else set()
     return set()
+
+
+def unknown_keys(plain: bytes, kind: Any) -> list[str]:
+    """A warning for each key in valid JSON, at any depth, that `kind` does not define; the first twenty."""
+    paths = (path.rpartition(".") for path in sorted(_unknown(msgspec.Raw(plain), kind, "$")))
+    told = [(f" of {at}" if at != "$" else "", name) for at, _, name in paths]
+    return [f"unknown key {name!r:.80}{at} left out" for at, name in told[:20]]
 
 
 def _unknown_in_list(text: msgspec.Raw, kind: Any, path: str) -> set[str]:

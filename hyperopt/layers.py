@@ -12,14 +12,14 @@ readers of profiles and the stage solver both use it. Source: hyper-parallel `au
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from hyperopt.documents import DocumentError, decompress
+from hyperopt.documents import DocumentError, decompress, unknown_keys
 
 MAX_BYTES = 1 << 20
 """A description is a page; what is longer is none."""
@@ -197,8 +197,7 @@ def load(data: bytes) -> tuple[Description, list[str]]:
     """A description from JSON (plain, gzip or zstd), and warnings. Raises `DocumentError`."""
     plain = decompress(data, MAX_BYTES)
     try:
-        raw = msgspec.json.decode(plain)
-        said = msgspec.convert(raw, Description)
+        said = msgspec.json.decode(plain, type=Description)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
         raise DocumentError(place.replace("`", "") or "$", problem, REMEDY) from error
@@ -213,7 +212,7 @@ def load(data: bytes) -> tuple[Description, list[str]]:
         for layer in said.layers_description
         if (count := said.auto_partition_layer.get(layer.name, layer.nb_layer)) != layer.nb_layer
     ]
-    return said, warnings + _unknown(raw)
+    return said, warnings + unknown_keys(plain, Description)
 
 
 def typed(layer: LayerFields) -> Layer:
@@ -239,13 +238,6 @@ def typed(layer: LayerFields) -> Layer:
         weight_mb=kept or 0.0,
         levels=tuple(levels),
     )
-
-
-def _unknown(raw: Mapping[str, Any]) -> list[str]:
-    known = {f.encode_name for f in msgspec.structs.fields(LayerFields)}
-    unknown = {key for layer in raw["layers_description"] for key in layer.keys() - known}
-    unknown |= raw.keys() - {f.encode_name for f in msgspec.structs.fields(Description)}
-    return [f"unknown key {key!r:.80} left out" for key in sorted(unknown)[:20]]
 
 
 def _faults(said: Description) -> Iterator[tuple[str, str, str]]:

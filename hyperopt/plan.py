@@ -189,7 +189,25 @@ def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Plan, list[str]]
     check_stages(plan.stages or ())
     if plan.sharding is not None:
         check_sharding(plan.sharding)
+        _check_ranks(plan.sharding.mesh, plan.stages or ())
     return plan, warnings
+
+
+def _check_ranks(mesh: Mesh, stages: Sequence[Stage]) -> None:
+    """Raises `DocumentError` where stages stand on other devices than the mesh has.
+
+    The mesh is that of all stages, or of the first one: then each other has as many devices, in the same order.
+    """
+    ranks = set(mesh.places.ravel().tolist())
+    whole = len({rank for stage in stages for rank in stage.devices}) == len(ranks)
+    for s, stage in enumerate(stages):
+        at = f"$.stages[{s}].devices"
+        strange = [rank for rank in stage.devices if rank not in ranks]
+        if strange and (whole or s == 0):
+            raise DocumentError(at, f"the mesh has no rank {strange[0]}", "use the ranks of $.sharding.mesh")
+        if not whole and len(stage.devices) != len(ranks):
+            problem = f"{len(stage.devices)} devices where the mesh of the first stage has {len(ranks)}"
+            raise DocumentError(at, problem, "give every stage as many, or a mesh of all devices")
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -204,7 +222,8 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 def check_against(sharding: Sharding, profile: Profile) -> None:
     """Raises `DocumentError` where a sharding is not of this profile's step: a tensor or an operator that is not there,
-    a shape that is more or less than a storage holds."""
+    a shape that is more or less than a storage holds, more or fewer inputs than an operator reads, parts that do not
+    fit an input's shape."""
     tensors = distinct(s.name or f"tensor{i}" for i, s in enumerate(profile.storages))
     held = dict(zip(tensors, profile.storages, strict=True))
     for name, layout in sharding.layouts.items():
@@ -214,17 +233,33 @@ def check_against(sharding: Sharding, profile: Profile) -> None:
         entries, size = prod(layout.shape), held[name].bytes
         if not entries <= max(1, size) < entries * LARGEST_ENTRY + ALIGNMENT:
             raise DocumentError(f"{at}.shape", f"{entries} entries for {size} bytes", "give the storage's own shape")
-    kernels = (o for o in profile.operators if o.type != IDLE)
-    own = set(distinct(o.name or f"{o.type}{i}" for i, o in enumerate(kernels)))
-    for name in sharding.operators:
+    kernels = [o for o in profile.operators if o.type != IDLE]
+    own = dict(zip(distinct(o.name or f"{o.type}{i}" for i, o in enumerate(kernels)), kernels, strict=True))
+    name_of = {s.id: name for name, s in held.items()}
+    for name, inputs in sharding.operators.items():
+        at = f"$.sharding.operators[{name!r}]"
         if name not in own:
-            at = f"$.sharding.operators[{name!r}]"
             raise DocumentError(at, "the profile has no operator of that name", "name operators as the profile does")
+        reads = own[name].reads
+        if len(inputs) != len(reads):
+            problem = f"{len(inputs)} inputs where the profile's operator reads {len(reads)}"
+            raise DocumentError(at, problem, "give each input its parts, in the order of reads")
+        for slot, (cuts, storage) in enumerate(zip(inputs, reads, strict=True)):
+            cut = sharding.layouts.get(name_of[storage])
+            if cut is None:
+                continue
+            if len(cuts) != len(cut.shape):
+                problem = f"{len(cuts)} dimensions where {name_of[storage]!r} has {len(cut.shape)}"
+                raise DocumentError(f"{at}[{slot}]", problem, "give every dimension a number of parts")
+            for length, parts in zip(cut.shape, cuts, strict=True):
+                if length % parts:
+                    problem = f"{length} cannot be cut into {parts} equal parts"
+                    raise DocumentError(f"{at}[{slot}]", problem, "give parts that divide it")
 
 
 def check_sharding(sharding: Sharding) -> None:
-    """Raises `DocumentError` where a layout contradicts the mesh or itself: an axis that is not there or used twice, a
-    dimension too many or too few, a length that its axes do not divide."""
+    """Raises `DocumentError` where a layout contradicts the mesh or itself: an axis that is not there, used twice or
+    against the mesh's order, a dimension too many or too few, a length that its axes do not divide."""
     try:
         mesh.check(sharding.mesh)
     except DocumentError as error:
@@ -244,6 +279,9 @@ def check_sharding(sharding: Sharding) -> None:
                 if used.count(axis) > 1:
                     raise DocumentError(f"{at}.{field}", f"axis {axis!r} stands twice", "use each axis once a tensor")
             for length, axes in zip(layout.shape, dims, strict=True):
+                if list(axes) != sorted(axes, key=sharding.mesh.axes.index):
+                    problem = f"{' x '.join(axes)} against the order of the mesh"
+                    raise DocumentError(f"{at}.{field}", problem, f"order axes as {', '.join(sizes)}: outermost first")
                 if length % (parts := prod(sizes[axis] for axis in axes)):
                     problem = f"{length} cannot be cut into {parts} equal parts"
                     raise DocumentError(f"{at}.{field}", problem, "use axes that divide it")
@@ -255,9 +293,10 @@ def check_sharding(sharding: Sharding) -> None:
 
 
 def check_stages(stages: Sequence[Stage]) -> None:
-    """Raises `DocumentError` where stages contradict each other: a rank on two of them, a layer twice or nowhere or
-    out of the pipeline's order, other micro-batches or chunks than the first stage's, a level for a layer that is
-    elsewhere; a program or a turn twice, programs beside layers, one that is swapped and elsewhere."""
+    """Raises `DocumentError` where stages contradict each other: a rank on two of them, a stage without devices beside
+    others that have some, a layer twice or nowhere or out of the pipeline's order, other micro-batches or chunks than
+    the first stage's, a level for a layer that is elsewhere, a layer at two levels of one kind; an action on the wrong
+    side of its operator; a program or a turn twice, programs beside layers, one that is swapped and elsewhere."""
     if not stages:
         return
     count = len(stages[0].chunks)
@@ -272,6 +311,15 @@ def check_stages(stages: Sequence[Stage]) -> None:
         if stage.micro_batches != stages[0].micro_batches:
             problem = f"{stage.micro_batches} where stage 0 has {stages[0].micro_batches}"
             raise DocumentError(f"{at}.micro_batches", problem, "every micro-batch passes through all stages")
+        if not stage.devices and any(other.devices for other in stages):
+            raise DocumentError(
+                f"{at}.devices", "there are none where other stages have some", "name the stage's ranks"
+            )
+        for i, action in enumerate(stage.residency.actions):
+            side = "before" if action.kind == "copy_in" else "after"
+            if action.when != side:
+                problem = f"{action.kind} cannot stand {action.when} an operator"
+                raise DocumentError(f"{at}.residency.actions[{i}].when", problem, f"put it {side} one")
         for rank in stage.devices:
             if rank in owner:
                 problem = f"rank {rank} is on stage {owner[rank]} already"
@@ -279,7 +327,13 @@ def check_stages(stages: Sequence[Stage]) -> None:
             owner[rank] = s
         held = {layer for chunk in stage.chunks for layer in chunk}
         for field in ("recompute_levels", "offload_levels"):
+            at_level: dict[int, str] = {}
             for level, layers in getattr(stage, field).items():
+                for layer in layers:
+                    if layer in at_level:
+                        problem = f"layer {layer} is at {at_level[layer]} already"
+                        raise DocumentError(f"{at}.{field}.{level}", problem, "give every layer one level")
+                    at_level[layer] = level
                 if strangers := sorted(set(layers) - held):
                     problem = f"layer {strangers[0]} is not on this stage"
                     raise DocumentError(f"{at}.{field}.{level}", problem, "name the stage's own layers")

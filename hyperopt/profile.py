@@ -124,7 +124,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     workspace_bytes: Bytes = 0
     layer: str = ""
     phase: Phase = "other"
-    shapes: tuple[tuple[int, ...], ...] = ()
+    shapes: tuple[tuple[Count, ...], ...] = ()
     dtypes: tuple[str, ...] = ()
     inputs: Count | None = None
     recomputable: bool = True
@@ -319,6 +319,14 @@ def _check_accesses(profile: Profile) -> None:
                 remedy = "list the operator that writes it earlier, or set resident_at_start"
                 raise DocumentError(f"$.operators[{i}].reads[{j}]", problem, remedy)
         exists.update(operator.writes)
+        if len(operator.dtypes) != len(operator.shapes):
+            problem = f"{len(operator.dtypes)} element types of {len(operator.shapes)} shapes"
+            remedy = "give one for each shape, in the same order"
+            raise DocumentError(f"$.operators[{i}].dtypes", problem, remedy)
+        if operator.inputs is not None and operator.inputs > len(operator.shapes):
+            problem = f"{operator.inputs} tensors go in, of {len(operator.shapes)} shapes"
+            remedy = "count those of `shapes` that go in, from the first on, or leave it out where that is not known"
+            raise DocumentError(f"$.operators[{i}].inputs", problem, remedy)
         between = operator.interval_us
         if not isinstance(between, UnsetType) and between[0] > between[1]:
             raise DocumentError(f"$.operators[{i}].interval_us", f"{list(between)} ends before it begins", "order it")

@@ -190,6 +190,8 @@ class _Builder:
             if equation:
                 found["equation"] = equation
                 self._tell("products have their dimensions from shapes")
+            elif all(s in shapes for s in (*kernel.reads[:2], *kernel.writes)):
+                found |= {"transpose_a": None, "transpose_b": None}  # a profile does not say
         if "Attention" in kernel.type or kernel.type.startswith("Rotary"):
             found["sequences"] = self.sequences
         if "Attention" in kernel.type:
@@ -228,6 +230,8 @@ class _Builder:
             else:
                 use = plain
                 self.turned[w] = not plain and turned
+                if plain and turned:
+                    self._tell("square weights are taken to be stored as (in, out)")
             if plain or turned:
                 return "mk,kn->mn" if (use and plain) or not turned else "mk,nk->mn"
             return None

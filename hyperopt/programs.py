@@ -15,12 +15,12 @@ HybridFlow (Sheng et al. 2024, arXiv 2409.19256).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from hyperopt.documents import DocumentError, decompress
+from hyperopt.documents import DocumentError, decompress, unknown_keys
 from hyperopt.layers import MAX_BYTES, Amount, DeviceGroup, Devices, LayerFields, Name, Positive
 
 REMEDY = "see docs/reference/programs.md"
@@ -104,8 +104,7 @@ def load(data: bytes) -> tuple[Programs, list[str]]:
     """A description from JSON (plain, gzip or zstd), and warnings. Raises `DocumentError`."""
     plain = decompress(data, MAX_BYTES)
     try:
-        raw = msgspec.json.decode(plain)
-        said = msgspec.convert(raw, Programs, str_keys=True)
+        said = msgspec.json.decode(plain, type=Programs)
     except msgspec.ValidationError as error:
         problem, _, place = str(error).partition(" - at ")
         raise DocumentError(place.replace("`", "") or "$", problem, REMEDY) from error
@@ -115,17 +114,7 @@ def load(data: bytes) -> tuple[Programs, list[str]]:
         raise DocumentError("$", f"no json: {error}", "send a complete UTF-8 JSON document") from error
     for field, problem, remedy in _faults(said):
         raise DocumentError(field, problem, remedy)
-    return said, _unknown(raw)
-
-
-def _unknown(raw: Mapping[str, Any]) -> list[str]:
-    def of(kind: type[msgspec.Struct]) -> set[str]:
-        return {f.encode_name for f in msgspec.structs.fields(kind)}
-
-    unknown = set(raw.keys() - of(Programs))
-    for key, kind in (("programs", Program), ("calls", Call), ("pool", DeviceGroup)):
-        unknown |= {name for entry in raw[key] for name in entry.keys() - of(kind)}
-    return [f"unknown key {key!r:.80} left out" for key in sorted(unknown)[:20]]
+    return said, unknown_keys(plain, Programs)
 
 
 def _faults(said: Programs) -> Iterator[tuple[str, str, str]]:

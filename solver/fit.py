@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from hyperopt.gate.fit import Fit, Requirement, by_itself, with_plan, without_plan
+from collections.abc import Callable
+
+from hyperopt.gate.fit import Fit, Requirement, by_itself, not_known, with_plan, without_plan
 from hyperopt.occupancy import occupancy
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
-from solver import Request, solve
+from solver import Infeasible, Request, solve
 
 
 def fit(
-    profile: Profile, required: Requirement, time_limit_s: float | None = 60.0, work_limit: int | None = None
+    profile: Profile,
+    required: Requirement,
+    time_limit_s: float | None = 60.0,
+    work_limit: int | None = None,
+    solve: Callable[[Profile, Request], Plan | Infeasible] = solve,
 ) -> Fit:
-    """Searches for a plan only where one is needed. Raises `solver.NotPlannable` for a profile without storages.
+    """Searches for a plan only where one is needed; `solve` does it. A profile without storages or operators is not
+    judged.
 
     With a work limit and no time limit the same profile gets the same answer.
     """
+    if silent := not_known(required, profile):
+        return silent
     peak = occupancy(profile).peak_bytes
     if found := by_itself(required, peak):
         return found

@@ -48,6 +48,17 @@ BAD = [
     (encoded(format="hyperopt.plan/1"), "$.format", "expected hyperopt.profile/1"),
     (b'{"format": 3}', "$.format", "expected hyperopt.profile/1"),
     (b'{"format": "hyperopt.profile/1"}', "$", "operators"),
+    (encoded(operators=[{"duration_us": 1, "shapes": [[2], [3, -4]]}]), "$.operators[0].shapes[1][1]", ">= 0"),
+    (
+        encoded(operators=[{"duration_us": 1, "shapes": [[2], [3]], "dtypes": ["float32"]}]),
+        "$.operators[0].dtypes",
+        "1 element types of 2 shapes",
+    ),
+    (
+        encoded(operators=[{"duration_us": 1, "shapes": [[2]], "dtypes": ["float32"], "inputs": 7}]),
+        "$.operators[0].inputs",
+        "7 tensors go in, of 1 shapes",
+    ),
     (encoded(operators=[{"duration_us": -1}]), "$.operators[0].duration_us", ">= 0"),
     (encoded(operators=[{"duration_us": "x"}]), "$.operators[0].duration_us", "Expected"),
     (encoded(operators=[{"name": "a"}]), "$.operators[0]", "duration_us"),

@@ -36,6 +36,32 @@ def test_compressed_is_as_good_and_unknown_keys_are_told() -> None:
     assert said.memory_limits is None and warnings == ["unknown key 'memory_limit' left out"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"device_groups": [{"devices": 1, "sped": 0.1}, {}]}, "$.device_groups[]"),
+        ({"pool": [{"sped": 2}]}, "$.pool[]"),
+        ({"sub_models": [{"name": "a", "layers": ["dense", "moe"], "sped": 1}]}, "$.sub_models[]"),
+        ({"offload_link": {"out_mb_per_time": 1, "in_mb_per_time": 1, "sped": 1}}, "$.offload_link"),
+        ({"layer_types": ["dense", {"name": "dense", "count": 2, "sped": 1}]}, "$.layer_types[]"),
+        ({"layers_description": [DENSE | {"sped": 1}]}, "$.layers_description[]"),
+        (
+            {"layers_description": [DENSE | {"recompute_levels": [{"name": "a", "memory": 1, "coef": 0, "sped": 1}]}]},
+            "$.layers_description[].recompute_levels[]",
+        ),
+        (
+            {
+                "layers_description": [DENSE | {"offload_levels": [{"name": "a", "memory": 0, "moved": 1, "sped": 1}]}],
+                "offload_link": {"out_mb_per_time": 1, "in_mb_per_time": 1},
+            },
+            "$.layers_description[].offload_levels[]",
+        ),
+    ],
+)
+def test_unknown_keys_are_told_at_any_depth(changes: dict[str, Any], where: str) -> None:
+    assert f"unknown key 'sped' of {where} left out" in layers.load(document(**changes))[1]
+
+
 def test_the_least_that_is_needed() -> None:
     said, warnings = layers.load(b'{"layers_description": [{"name": "b", "type": "BODY", "forward_time": 2}]}')
     assert warnings == [] and said.runs() == (Run(name="b", count=1),)

@@ -56,6 +56,7 @@ def test_unknown_fields_are_told() -> None:
         ({"dims": [["dp"], ["pp"]]}, "$.sharding.layouts['w'].dims", "no axis 'pp'"),
         ({"dims": [["dp"], ["dp"]]}, "$.sharding.layouts['w'].dims", "twice"),
         ({"dims": [["dp"], []], "partial": ["dp"]}, "$.sharding.layouts['w'].dims", "twice"),
+        ({"dims": [["tp", "dp"], []]}, "$.sharding.layouts['w'].dims", "tp x dp against the order of the mesh"),
         ({"shape": [6, 8]}, "$.sharding.layouts['w'].dims", "6 cannot be cut into 8"),
         ({"copies": {"backward": [["tp"], ["tp"]]}}, "$.sharding.layouts['w'].copies.backward", "twice"),
         ({"copies": {"sideways": [[], []]}}, "$.sharding.layouts[...].copies[...]", "sideways"),
@@ -79,3 +80,26 @@ def test_a_bad_mesh_is_refused_where_it_stands() -> None:
 
 def test_an_absent_sharding_stays_null() -> None:
     assert msgspec.json.decode(canonical(Plan()))["sharding"] is None
+
+
+RANKS = [15, 14, 13, 12, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("devices", "field", "problem"),
+    [
+        ([[15, 14, 13, 12], [3, 2, 1, 4]], "$.stages[1].devices", "no rank 4"),
+        ([[0, 1, 2, 3], [4, 5, 6, 7]], "$.stages[1].devices", "no rank 4"),
+        ([[*RANKS[:-1], 9], list(range(20, 28))], "$.stages[0].devices", "no rank 9"),
+        ([RANKS, [20, 21]], "$.stages[1].devices", "2 devices where the mesh of the first stage has 8"),
+    ],
+)
+def test_stages_stand_on_the_meshs_ranks(devices: list[list[int]], field: str, problem: str) -> None:
+    given = sharding()
+    given["mesh"]["ranks"] = RANKS
+    plan = {"format": "hyperopt.plan/1", "sharding": given}
+    for good in ([RANKS], [RANKS[:4], RANKS[4:]], [RANKS, list(range(20, 28))]):
+        load(json.dumps(plan | {"stages": [{"devices": ranks} for ranks in good]}).encode())
+    with pytest.raises(DocumentError) as refused:
+        load(json.dumps(plan | {"stages": [{"devices": ranks} for ranks in devices]}).encode())
+    assert refused.value.field == field and problem in str(refused.value)

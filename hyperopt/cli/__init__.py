@@ -1,14 +1,17 @@
 """The command line: the top door, the only part of `hyperopt` that may import every folder, and only when asked.
 
-Exit codes of every command: 0 done, 64 usage error or bad input; others are said by the command. One clear line
+Exit codes of every command: 0 done, 64 usage error or bad input, 70 a fault of ours, 74 the answer could not be
+written, 141 nobody reads it; others are said by the command. One clear line
 on standard error says what is wrong and what to do; `--json` puts a machine's answer on standard output.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import sys
-from typing import Annotated
+import traceback
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -35,6 +38,14 @@ from hyperopt.cli import (
 from hyperopt.documents import DocumentError
 
 BAD_INPUT = 64
+FAULT = 70
+"""A fault of ours. Not 1, which some commands have for what they found."""
+
+UNWRITTEN = 74
+"""Standard output could not be written (EX_IOERR of sysexits.h): the answer is lost, whatever it was."""
+
+CLOSED = 141
+"""Standard output was closed by its reader, as a shell says of a program that is ended by that (SIGPIPE)."""
 
 # Typer brings a click of its own in some versions and uses the installed one in others; its public
 # BadParameter tells which.
@@ -69,29 +80,70 @@ for room in (gate, baselines, history, report, remote, service, traces):
     room.register(app)
 
 
+OF_A_STREAM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What the system says of a stream that cannot be written; of a file it comes with its name."""
+
+
 def main() -> None:
-    """The console script `hyperopt`."""
+    """The console script `hyperopt`. No failure of standard output or error leaves with a code that is a verdict."""
+    try:
+        _main()
+    except OSError:
+        files.mute(sys.stdout)
+        files.mute(sys.stderr)
+        sys.exit(UNWRITTEN)
+
+
+def _main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
     if clash := names.clash():
-        print(f"hyperopt: {clash}", file=sys.stderr)
+        files.say(clash)
     try:
         code = app(standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _closed()
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):  # click's own answer to it is 1
+            _closed()
+        raise
     except typer.Abort:
         _fail("interrupted", 130)
     except ModuleNotFoundError as error:
         extra = names.EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
-            raise
+            _trace()
+            _fail("a fault of hyperopt's own, see above: please report it", FAULT)
         _fail(f"{error.name} is not installed here: {names.remedy(extra)}", BAD_INPUT)
     except DocumentError as error:
         _fail(str(error), BAD_INPUT)
     except OSError as error:
+        if error.filename is None and error.errno in OF_A_STREAM:
+            files.mute(sys.stdout)
+            _fail(f"standard output: {error.strerror}", UNWRITTEN)
         _fail(_of_a_file(error), BAD_INPUT)
     except Exception as error:
         if not isinstance(error, UsageError):
-            raise
+            _trace()
+            _fail("a fault of hyperopt's own, see above: please report it", FAULT)
         context = getattr(error, "ctx", None)
         _fail(_usage(error) + (f" (see '{context.command_path} --help')" if context else ""), BAD_INPUT)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _trace() -> None:
+    try:
+        traceback.print_exc()
+    except OSError:
+        files.mute(sys.stderr)
+
+
+def _closed() -> NoReturn:
+    files.mute(sys.stdout)
+    sys.exit(CLOSED)
 
 
 def _of_a_file(error: OSError) -> str:
@@ -117,6 +169,6 @@ def _usage(error: Exception) -> str:
     return message or "name a command"
 
 
-def _fail(line: str, code: int) -> None:
-    print(f"hyperopt: {line}", file=sys.stderr)
+def _fail(line: str, code: int) -> NoReturn:
+    files.say(line)
     sys.exit(code)

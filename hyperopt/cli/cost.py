@@ -74,7 +74,7 @@ def fit(
     from hyperopt.cost import model as models
     from hyperopt.cost.features import joined, rows_of
     from hyperopt.cost.peaks import peak_errors
-    from hyperopt.cost.training import train
+    from hyperopt.cost.training import TooFew, train
 
     check_output(output)
     table = _table(operators)
@@ -92,6 +92,9 @@ def fit(
         trained = train(joined(rows), in_use)
     except DocumentError:
         raise
+    except TooFew as error:
+        say(str(error))
+        return BAD_INPUT
     except ValueError as error:
         say(f"{error} (profile with shapes and durations)")
         return BAD_INPUT
@@ -135,9 +138,9 @@ def drift(
     as_json: AsJson = False,
 ) -> int:
     """Whether new measurements still lie in the model's intervals. Exit 1: more are outside than chance explains."""
+    from hyperopt.cost.drift import drift_of
     from hyperopt.cost.features import joined, rows_of, samples_of
     from hyperopt.cost.model import load
-    from hyperopt.cost.training import drift_of
 
     table, known = _table(operators), load(model.read_bytes())
     rows = [rows_of(read_profile(path), table) for path in profiles]
@@ -148,7 +151,7 @@ def drift(
     if as_json:
         print(msgspec.json.encode(found).decode())
     else:
-        word = "drifted" if found.drifted else "no drift seen"
+        word = f"drifted{''.join(f', {name}' for name in found.changed)}" if found.drifted else "no drift seen"
         print(f"{word}: {found.outside:.1%} of {found.samples} signatures outside, {1 - found.level:.0%} expected")
         for family, share in sorted(found.families.items(), key=lambda pair: -pair[1])[:MOST_TOLD]:
             print(f"  {family:13} {share:.1%}")
@@ -168,18 +171,27 @@ def predict(
     as_json: AsJson = False,
 ) -> int:
     """The profile with predicted durations, each marked with how it was predicted."""
+    from hyperopt.cost.features import device_of
     from hyperopt.cost.model import load
     from hyperopt.cost.predicted import predicted
+    from hyperopt.cost.whatif import is_of
 
     check_output(output)
-    try:
-        found = predicted(read_profile(profile), load(model.read_bytes()), _table(operators), quantile)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--quantile") from error
+    if quantile is not None and not 0.5 < quantile < 1:
+        raise typer.BadParameter(f"level {quantile} is not between 0.5 and 1", param_hint="--quantile")
+    document, known = read_profile(profile), load(model.read_bytes())
+    if strange := not is_of(known, document):
+        say(
+            f"{model.name} is of {known.device}, {profile.name} of {device_of(document) or 'no named device'}: what is "
+            "predicted is what the step takes on the model's device, and keeps its duration where it is not"
+        )
+    found = predicted(document, known, _table(operators), quantile)
     if output is not None:
         write(found.profile, output)
     figures = {
         "profile": None if output is None else str(output),
+        "device": known.device,
+        "other_device": strange,
         "sources": dict(found.sources),
         "kept": dict(found.kept),
         "before_us": found.before_us,

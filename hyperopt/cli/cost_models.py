@@ -139,7 +139,7 @@ def report(
 
 
 def drift_line(found: dict[str, Any]) -> str:
-    word = "drifted" if found["drifted"] else "no drift seen"
+    word = f"drifted{''.join(f', {name}' for name in found['changed'])}" if found["drifted"] else "no drift seen"
     expected = 1 - found["level"]
     told = f"{found['outside']:.1%} of {found['samples']} signatures outside, {expected:.0%} expected"
     return f"{word}: {told} by {found['model']}"

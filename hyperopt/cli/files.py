@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -238,14 +242,14 @@ def baseline(
 STANDARD_OUTPUT = (Path("/dev/stdout"), Path("/dev/fd/1"), Path("/proc/self/fd/1"))
 
 
-def check_output(path: Path | None) -> None:
+def check_output(path: Path | None, option: str = "-o") -> None:
     """Before the work whose result goes there: that it can be written."""
     if path is None:
         return
     if not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}: make it first", param_hint="-o")
+        raise typer.BadParameter(f"there is no folder {path.parent}: make it first", param_hint=option)
     if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder: name a file in it", param_hint="-o")
+        raise typer.BadParameter(f"{path} is a folder: name a file in it", param_hint=option)
 
 
 def read_profile(path: Path) -> Profile:
@@ -340,4 +344,39 @@ def _violation(v: Violation) -> dict[str, Any]:
 
 
 def say(line: str) -> None:
-    print(f"hyperopt: {line}", file=sys.stderr)
+    """To standard error. Where that cannot be written nobody can be told, and the exit code has to do."""
+    if sys.stderr is None:  # closed; `print` would take standard output
+        return
+    try:
+        print(f"hyperopt: {plain(line)}", file=sys.stderr, flush=True)
+    except OSError:
+        mute(sys.stderr)
+
+
+def mute(stream: TextIO | None) -> None:
+    """What is left in a stream that cannot be written goes nowhere, or Python's end would find fault with it."""
+    if stream is None:
+        return
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """A line that is one, whatever names are in it: they come from outside, and what reads a pipeline's output obeys
+    some lines (GitHub: `::error` and the like at the start, `##[` anywhere; Azure: `##vso[`)."""
+    written = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text).replace("##", "#\\x23")
+    return re.sub(r"^(\s*):(?=:)", r"\1\\x3a", written)
+
+
+def answer(text: str) -> None:
+    """To standard output. Who has closed the other end does not want it: what the command says by its exit code holds.
+    Raises OSError where there is no standard output, or it cannot be written."""
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        mute(sys.stdout)

@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
 import re
 import shlex
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from hyperopt import profile as profiles
-from hyperopt.cli.files import MEMORY_TOO, AsJson, TierBytes, check_output, read_profile, say, tier_budgets
+from hyperopt.cli import sides
+from hyperopt.cli.files import (
+    MEMORY_TOO,
+    STANDARD_OUTPUT,
+    AsJson,
+    TierBytes,
+    answer,
+    check_output,
+    plain,
+    say,
+    tier_budgets,
+)
 from hyperopt.cli.remote import answers
+from hyperopt.cli.sides import WHAT, Sides
 from hyperopt.documents import DocumentError, write, write_bytes
-from hyperopt.gate import Check, Policy, Samples, Sensitivity, Threshold, check_samples, formats, with_fit
+from hyperopt.gate import (
+    Check,
+    Policy,
+    Samples,
+    Sensitivity,
+    Threshold,
+    check_samples,
+    formats,
+    nothing_to_compare,
+    with_fit,
+)
 from hyperopt.gate import check as judge
 from hyperopt.gate import samples as measured
+from hyperopt.gate.samples import Better
 from hyperopt.gate.throughput import DEFAULT_BEYOND_PERCENT, DEFAULT_LEVEL, DEFAULT_TOLERANCE_PERCENT
 from hyperopt.profile import Profile
 
-if TYPE_CHECKING:
-    from hyperopt.client import Client
-
 EXIT = {"pass": 0, "regression": 1, "inconclusive": 2}
 
-WHAT = "a profile file, or the id of a stored profile (profile-...) or run (its number)"
+MOST_PERCENT = 1e6
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 Benchmarks = Annotated[list[Path] | None, typer.Option(help="pytest-benchmark's JSON, a file a run; may be repeated")]
@@ -81,29 +103,47 @@ def check(
     action_benchmark: Annotated[
         Path | None, typer.Option(help="where to write github-action-benchmark's customSmallerIsBetter")
     ] = None,
+    action_benchmark_bigger: Annotated[
+        Path | None, typer.Option(help="where to write its customBiggerIsBetter: metrics of which more is better")
+    ] = None,
+    memory_only: Annotated[
+        bool, typer.Option("--memory-only", help="judge memory; times are shown and not judged")
+    ] = False,
     branch: Annotated[
         str | None, typer.Option(help="judge a stored candidate on the server against what was accepted there; kept")
     ] = None,
-    commit: Annotated[str, typer.Option(help="of the candidate, for --branch; kept")] = "",
+    head: Annotated[
+        str | None, typer.Option(help="for --branch: what the candidate is a commit of, where not of it: pull/7")
+    ] = None,
+    commit: Annotated[str, typer.Option(help="of the candidate; kept in -o, and with --branch on the server")] = "",
     server: Annotated[str | None, typer.Option(help="where stored profiles are [HYPEROPT_SERVER_URL]")] = None,
     as_json: AsJson = False,
 ) -> int:
     """Judge a candidate against a baseline. Exit 0: pass; 1: regression; 2: inconclusive; 64: bad input."""
-    for path in (output, junit, markdown, bencher, action_benchmark):
-        check_output(path)
+    charts: dict[Better, Path | None] = {"lower": action_benchmark, "higher": action_benchmark_bigger}
+    read = [baseline, candidate, samples, *(baseline_benchmark or []), *(candidate_benchmark or [])]
+    _check_outputs([output, junit, markdown, bencher, *charts.values()], [Path(path) for path in read if path])
+    for percent, name in ((tolerance_percent, "--tolerance-percent"), (max_slowdown_percent, "--max-slowdown-percent")):
+        if not percent <= MOST_PERCENT:  # infinity, and what is no number, too
+            raise typer.BadParameter(f"{percent:g} is not between 0 and {MOST_PERCENT:g}", param_hint=name)
+    if link and not re.fullmatch(r"https?://[^\s<>\x00-\x1f]+", link):
+        raise typer.BadParameter(f"{link!r} is no address that begins with https:// or http://", param_hint="--link")
     allowed = None if memory_threshold is None else threshold(memory_threshold)
-    policy = Policy(allowed, tolerance_percent, Sensitivity(level=level))
+    policy = Policy(allowed, tolerance_percent, Sensitivity(level=level), memory_only)
+    if head is not None and branch is None:
+        raise typer.BadParameter("is of a check on the server: give --branch too", param_hint="--head")
     if branch is not None:
-        if candidate is None or baseline is not None or must_fit is not None or self_test:
-            problem = "takes --candidate and what it is judged by, and no --baseline, --must-fit or --self-test"
+        if candidate is None or baseline is not None or self_test:
+            problem = "takes --candidate and what it is judged by, and no --baseline or --self-test"
             raise typer.BadParameter(problem, param_hint="--branch")
         series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
-        found = _on_branch(candidate, branch, commit, policy, series, server)
-        return _emit(found, "", link, as_json, output, junit, markdown, bencher, action_benchmark)
-    both = _profiles(baseline, candidate, server, must_fit is not None)
+        fit = {} if must_fit is None else _fit_asked(must_fit, max_slowdown_percent, tier_bytes, time_limit)
+        found, of = _on_branch(candidate, branch, head, commit, policy, series, server, fit)
+        return _emit(found, of, "", link, as_json, output, junit, markdown, bencher, charts)
+    both = _both(baseline, candidate, server, must_fit is not None)
     series = _samples(samples, baseline_benchmark or [], candidate_benchmark or [], interleaved)
-    alone = _profile(candidate, server) if both is None and candidate is not None else None
-    if both is None and series is None and alone is None and not self_test:
+    alone = sides.alone(candidate, server) if both is None and candidate is not None else None
+    if both is None and series is None and (alone is None or self_test):
         problem = "nothing to judge: give --baseline and --candidate, or --samples, or both"
         raise typer.BadParameter(problem, param_hint="--baseline")
     limit = None if must_fit is None else _limit(must_fit)
@@ -113,16 +153,34 @@ def check(
         judged = None if both is None and series is None else _judged(both, series, policy)
         if limit is not None:
             required = (limit, max_slowdown_percent, tier_bytes, time_limit)
-            judged = _fitted(judged, both, alone, *required)
+            judged = _fitted(judged, both.pair if both else None, alone, *required)
+            if both is not None and both.others:
+                only = f"must fit was asked of rank {both.pair[1].run.rank} alone"
+                judged = replace(judged, notes=(*judged.notes, only))
         assert judged is not None
         found = judged
-    one = both[1] if both else alone
+    one = both.pair[1] if both else alone
     model = one.run.model if one else ""
-    return _emit(found, model, link, as_json, output, junit, markdown, bencher, action_benchmark)
+    of = {"commit": commit, "at": datetime.now(UTC).isoformat(timespec="seconds")} if commit else {}
+    return _emit(found, of, model, link, as_json, output, junit, markdown, bencher, charts)
+
+
+def _check_outputs(written: list[Path | None], read: list[Path]) -> None:
+    """That each can be written, is written once, and is none of what is read."""
+    seen = {path.resolve() for path in read if path.exists()}
+    for path in written:
+        check_output(path)
+        if path is None or path in STANDARD_OUTPUT or path == Path(os.devnull):
+            continue
+        if path.resolve() in seen:
+            problem = f"{path} is read, or written, by this check already: name another file"
+            raise typer.BadParameter(problem, param_hint="-o")
+        seen.add(path.resolve())
 
 
 def _emit(
     found: Check,
+    of: dict[str, str],
     model: str,
     link: str,
     as_json: bool,
@@ -130,38 +188,91 @@ def _emit(
     junit: Path | None,
     markdown: Path | None,
     bencher: Path | None,
-    action_benchmark: Path | None,
+    charts: dict[Better, Path | None],
 ) -> int:
-    """Writes what was asked for, prints the verdict, and returns its exit code."""
-    document = msgspec.json.encode(found.document())
-    written: list[tuple[Path | None, bytes]] = [(output, document), (junit, formats.junit(found).encode())]
+    """Writes what was asked for, prints the verdict, and returns its exit code. `of`: commit, branch and time."""
+    document = msgspec.json.encode(found.document() | of)
+    written: list[tuple[Path | None, bytes]] = [(output, document)]
+    written.append((junit, formats.junit(found, datetime.now(UTC), platform.node()).encode()))
     written.append((markdown, formats.markdown(found, link).encode()))
     written.append((bencher, msgspec.json.encode(formats.bencher(found, model))))
-    written.append((action_benchmark, msgspec.json.encode(formats.action(found))))
+    for better, where in charts.items():
+        entries = formats.action(found, better)
+        if entries:
+            written.append((where, msgspec.json.encode(entries)))
+        elif where is not None:
+            say(f"{where}: not written, nothing was measured of which {better} is better")
+    if charts["lower"] is not None and charts["higher"] is None:
+        larger = [one.name for one in found.metrics if one.better == "higher"]
+        if larger:
+            say(f"not in {charts['lower']}: {', '.join(larger)} (more is better: give --action-benchmark-bigger too)")
     for where, data in written:
         if where is not None:
             write_bytes(data, where)
-    print(document.decode() if as_json else _told(found))
+    answer(document.replace(b"##", b"#\\u0023").decode() if as_json else _told(found))
     return EXIT[found.verdict]
 
 
 def _on_branch(
-    candidate: str, branch: str, commit: str, policy: Policy, series: Samples | None, server: str | None
-) -> Check:
-    """The server's verdict, which it keeps."""
+    candidate: str,
+    branch: str,
+    head: str | None,
+    commit: str,
+    policy: Policy,
+    series: Samples | None,
+    server: str | None,
+    fit: dict[str, Any],
+) -> tuple[Check, dict[str, str]]:
+    """The server's verdict, which it keeps, and what it is of. `fit`: of the policy, what is to be solved."""
+    from hyperopt.client import ServiceError
+
     asked: dict[str, Any] = {"tolerance_percent": policy.tolerance_percent, "level": policy.sensitivity.level}
+    if policy.memory_only:
+        asked["memory_only"] = True
     if policy.memory is not None:
         asked |= {"memory_bytes": policy.memory.bytes, "memory_percent": policy.memory.percent}
+    asked |= fit
     with answers(server) as service:
         told = None if series is None else msgspec.to_builtins(series)
-        kept = service.check(candidate, branch=branch, commit=commit, policy=asked, samples=told)
+        try:
+            kept = service.check(candidate, branch=branch, head=head, commit=commit, policy=asked, samples=told)
+        except ServiceError as refused:
+            if not refused.type.endswith("no-baseline"):  # a new branch, or a new version of the framework
+                raise
+            return nothing_to_compare(str(refused)), {}
     say(f"{kept['id']}: {candidate} against {kept['baseline']}, which {branch} is compared with")
-    return msgspec.convert(kept["result"], Check)
+    of = {"check": kept["id"], "branch": branch, "commit": commit, "at": kept["created_at"]}
+    return msgspec.convert(kept["result"], Check), of
 
 
-def _judged(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
+def _fit_asked(must_fit: str, slowdown: float, tier_bytes: list[str] | None, time_limit: float) -> dict[str, Any]:
+    """The limit as a server's policy says it."""
+    tiers = {}
+    for text in tier_bytes or ():
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise typer.BadParameter(f"{text!r} is not NAME=BYTES", param_hint="--tier-bytes")
+        tiers[name] = int(size)
+    limit: dict[str, Any] = {"must_fit_bytes": _limit(must_fit), "max_slowdown_percent": slowdown}
+    return limit | {"tiers": tiers, "time_limit_s": time_limit}
+
+
+def _both(baseline: str | None, candidate: str | None, server: str | None, alone: bool) -> Sides | None:
+    """Both, or none; `alone`: a candidate by itself is enough."""
+    if baseline is None and (candidate is None or alone):
+        return None
+    if baseline is None or candidate is None:
+        missing = "--baseline" if baseline is None else "--candidate"
+        raise typer.BadParameter("a profile is compared with another: give both", param_hint=missing)
+    return sides.both(baseline, candidate, server)
+
+
+def _judged(both: Sides | None, series: Samples | None, policy: Policy) -> Check:
     if both is not None:
-        return judge(*both, policy, series)
+        found = judge(*both.pair, policy, series, both.others)
+        return replace(found, notes=(*found.notes, *both.notes))
+    if policy.memory_only:
+        raise typer.BadParameter("samples have no memory: give --baseline and --candidate", param_hint="--memory-only")
     assert series is not None
     return check_samples(series, policy)
 
@@ -198,19 +309,18 @@ def _fitted(
     return with_fit(judged, found, before)
 
 
-def _self_test(both: tuple[Profile, Profile] | None, series: Samples | None, policy: Policy) -> Check:
-    """The check of what was given with a regression put in; inconclusive if any judge does not see it."""
+def _self_test(both: Sides | None, series: Samples | None, policy: Policy) -> Check:
+    """The check of what was given with a regression put in; inconclusive if any judge does not see it, or could not see
+    one in what was given."""
     from hyperopt.gate import selftest
 
-    if both is None and series is None:
-        profile, series = selftest.sample()
-        both = profile, profile
+    blind = selftest.blind(_judged(both, series, policy))
     if both is not None:
-        both = both[0], selftest.grown(both[0], policy.memory)
+        both = Sides((both.pair[0], selftest.grown(both.pair[0], policy.memory)))
     if series is not None:
         series = selftest.slowed(series, policy.tolerance_percent)
     found = _judged(both, series, policy)
-    missed = selftest.missed(found)
+    missed = blind + selftest.missed(found)
     for reason in missed:
         say(f"self-test: a regression was put in and not found: {reason}")
     if missed or found.verdict != "regression":
@@ -244,8 +354,8 @@ def interleave(
     check_output(output)
     count = pairs or _needed(noise_percent, tolerance_percent)
     found = measure(
-        shlex.split(baseline),
-        shlex.split(candidate),
+        _words(baseline, "--baseline"),
+        _words(candidate, "--candidate"),
         count,
         warmup_runs=warmup_runs,
         warmup_steps=warmup_steps,
@@ -253,8 +363,19 @@ def interleave(
         say=say,
     )
     write(found, output)
-    print(f"{output}: {count} pairs of {', '.join(metric.name for metric in found.metrics)}")
+    answer(plain(f"{output}: {count} pairs of {', '.join(metric.name for metric in found.metrics)}"))
     return 0
+
+
+def _words(command: str, option: str) -> list[str]:
+    try:
+        found = shlex.split(command)
+    except ValueError as error:
+        problem = f"{command!r} is no command: {str(error).lower()}"
+        raise typer.BadParameter(problem, param_hint=option) from error
+    if not found:
+        raise typer.BadParameter("an empty command", param_hint=option)
+    return found
 
 
 def _needed(noise_percent: float, tolerance_percent: float) -> int:
@@ -270,21 +391,7 @@ def _needed(noise_percent: float, tolerance_percent: float) -> int:
     return found
 
 
-def _profiles(
-    baseline: str | None, candidate: str | None, server: str | None, alone: bool
-) -> tuple[Profile, Profile] | None:
-    """Both, or none; `alone`: a candidate by itself is enough."""
-    if baseline is None and (candidate is None or alone):
-        return None
-    if baseline is None or candidate is None:
-        missing = "--baseline" if baseline is None else "--candidate"
-        raise typer.BadParameter("a profile is compared with another: give both", param_hint=missing)
-    return _profile(baseline, server), _profile(candidate, server)
-
-
-def _samples(
-    given: Path | None, before: list[Path], after: list[Path], interleaved: bool
-) -> Samples | None:
+def _samples(given: Path | None, before: list[Path], after: list[Path], interleaved: bool) -> Samples | None:
     if given is not None and (before or after):
         raise typer.BadParameter("samples come from one place: --samples or benchmark files", param_hint="--samples")
     if given is not None:
@@ -315,32 +422,6 @@ def threshold(text: str) -> Threshold:
     )
 
 
-def _profile(given: str, server: str | None) -> Profile:
-    """A file of that name, else the stored profile of that id."""
-    path = Path(given)
-    if path.exists():
-        return read_profile(path)
-    if not given.startswith("profile-") and not given.isdecimal():
-        raise FileNotFoundError(f"{given}: neither a file nor the id of a stored profile or run")
-    with answers(server) as service:
-        id = given if given.startswith("profile-") else _of_run(service, int(given))
-        document, warnings = profiles.load(service.document(id))
-    for warning in warnings:
-        say(f"{given}: {warning}")
-    return document
-
-
-def _of_run(service: Client, run: int) -> str:
-    """The profile of a stored run's lowest rank."""
-    ranks = [found for found in service.profiles(limit=500) if found["run"] == run]
-    if not ranks:
-        raise FileNotFoundError(f"run {run} is not among the 500 newest stored profiles: give a profile's id")
-    lowest = min(ranks, key=lambda found: int(found["rank"]))
-    others = f"; the others ({len(ranks) - 1}) are not judged" if len(ranks) > 1 else ""
-    say(f"run {run}: rank {lowest['rank']} of {lowest['world_size']}, {lowest['id']}, is judged{others}")
-    return str(lowest["id"])
-
-
 def _told(found: Check) -> str:
     lines = [f"{found.verdict}: {found.reasons[0]}", *(f"  {reason}" for reason in found.reasons[1:])]
     for group in found.memory.groups[:10] if found.memory.difference_bytes else ():
@@ -350,4 +431,4 @@ def _told(found: Check) -> str:
             f"    {held.bytes:13d} bytes  {held.name} (only at the {held.at}'s peak)" for held in group.storages[:3]
         ]
     lines += [f"  note: {note}" for note in found.notes]
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))

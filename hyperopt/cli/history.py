@@ -1,74 +1,71 @@
-"""The command history: where a branch's figures changed, from the answers of its checks."""
+"""The command history: where a branch's figures changed, from the answers of its checks or from the server's list."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from hyperopt.cli.files import AsJson
+from hyperopt.cli.files import AsJson, answer, plain
+from hyperopt.cli.remote import ServerUrl
+from hyperopt.cli.remote import answers as answering
 from hyperopt.documents import DocumentError
-from hyperopt.gate.history import Point, changes
+from hyperopt.gate.history import Answer, changes, of_answers
 
 
 def register(app: typer.Typer) -> None:
     app.command("history")(history)
 
 
-class _Memory(msgspec.Struct):
-    status: str
-    candidate_peak_bytes: int = 0
-
-
-class _Throughput(msgspec.Struct):
-    candidate_us: float = 0.0
-
-
-class _Finding(msgspec.Struct):
-    name: str
-    candidate: float
-
-
-class _Answer(msgspec.Struct):
-    """Of `hyperopt check -o`, what is charted."""
-
-    verdict: str
-    memory: _Memory
-    throughput: _Throughput
-    metrics: tuple[_Finding, ...] = ()
-
-
 def history(
     answers: Annotated[
-        list[Path],
-        typer.Argument(metavar="ANSWER...", help="of `hyperopt check -o`, oldest first, each named as its commit"),
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="[ANSWER]...",
+            help="of `hyperopt check -o`, oldest first; without a commit in it, each named as its commit",
+        ),
+    ] = None,
+    branch: Annotated[str | None, typer.Option(help="instead: the checks of it that the server keeps")] = None,
+    model: Annotated[str | None, typer.Option(help="for --branch; all unless given")] = None,
+    project: Annotated[str | None, typer.Option(help="for --branch")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="for --branch: newest checks to look at")] = 200,
+    server: ServerUrl = None,
     as_json: AsJson = False,
 ) -> int:
     """Say where memory or times of a branch changed, and between which commits. Advice: exit 0 whatever it says."""
-    series: dict[str, list[Point]] = {}
-    for path in answers:
-        for name, value in _figures(path):
-            series.setdefault(name, []).append(Point(path.stem, value))
+    if (branch is None) == (not answers):
+        raise typer.BadParameter("give answers of checks, or --branch, and not both", param_hint="ANSWER")
+    if branch is not None:
+        with answering(server) as service:
+            kinds = service.history(branch, model, project, limit)
+        told = [plain(line) for kind in kinds for line in _kind(kind).splitlines()] or [f"no checks on {branch}"]
+        answer(json.dumps(kinds) if as_json else "\n".join(told))
+        return 0
+    series = of_answers([_read(path) for path in answers or ()])
     found = changes(series)
     if as_json:
-        print(msgspec.json.encode(found).decode())
+        answer(msgspec.json.encode(found).decode())
     else:
-        print("\n".join(change.told for change in found) or f"no change in {len(series)} series of {len(answers)} runs")
+        count = len(answers or ())
+        lines = [plain(change.told) for change in found]
+        answer("\n".join(lines) or f"no change in {len(series)} series of {count} runs")
     return 0
 
 
-def _figures(path: Path) -> list[tuple[str, float]]:
+def _kind(found: dict[str, Any]) -> str:
+    kind = [found["model"], found["device"], f"{found['framework']} {found['framework_version']}".strip()]
+    kind += [found["mode"], f"rank {found['rank']} of {found['world_size']}"]
+    told = [f"  {change['told']}" for change in found["changes"]] or ["  no change"]
+    return "\n".join([f"{', '.join(part for part in kind if part)}: {found['checks']} runs", *told])
+
+
+def _read(path: Path) -> tuple[str, Answer]:
     try:
-        answer = msgspec.json.decode(path.read_bytes(), type=_Answer)
+        told = msgspec.json.decode(path.read_bytes(), type=Answer)
     except msgspec.DecodeError as error:
         remedy = "give what `hyperopt check -o` wrote"
         raise DocumentError(path.name, f"no answer of a check: {error}", remedy) from error
-    figures: list[tuple[str, Any]] = [(one.name, one.candidate) for one in answer.metrics]
-    if answer.memory.status != "not judged":
-        figures.append(("replayed peak", answer.memory.candidate_peak_bytes))
-    if not answer.metrics:
-        figures.append(("step_us", answer.throughput.candidate_us))
-    return [(name, float(value)) for name, value in figures if value > 0]
+    return told.commit or path.stem, told

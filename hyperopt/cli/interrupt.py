@@ -29,7 +29,8 @@ class Interrupt:
 def interruptible() -> Iterator[Interrupt]:
     """Within it Ctrl-C sets the answer of the `Interrupt`; again, it raises `KeyboardInterrupt` as ever."""
     interrupt = Interrupt()
-    if threading.current_thread() is not threading.main_thread():  # where no signals can be caught
+    elsewhere = threading.current_thread() is not threading.main_thread()  # where no signals can be caught
+    if elsewhere or signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: Ctrl-C is not for it
         yield interrupt
         return
 

@@ -30,8 +30,8 @@ def programs(
     from solver.programs.picture import draw
     from solver.stages import NoPlanError
 
-    for path in (output, timeline):
-        check_output(path)
+    check_output(output)
+    check_output(timeline, "--timeline")
     told, warnings = descriptions.load(description.read_bytes())
     for warning in warnings:
         say(f"{description.name}: {warning}")

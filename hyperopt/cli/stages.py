@@ -45,6 +45,9 @@ def layers(
     check_output(output)
     made = cut(read_profile(sample), layer_counts(counts))
     document = msgspec.json.format(msgspec.json.encode(described(made, level_time, seed, hbm_bytes)))
+    for name, alike in made.copies.items():
+        if len(alike) > 1:
+            say(f"{name}: its times are the mean of {len(alike)} layers made like it, {alike[0]} to {alike[-1]}")
     say(f"{passed_mb(made):g} MB go from a layer to the next for one micro-batch: give stages transfer_times for them")
     if output is not None:
         write_bytes(document, output)
@@ -76,8 +79,8 @@ def stages(
     from solver.stages.picture import draw
     from solver.stages.problem import parts
 
-    for path in (output, timeline):
-        check_output(path)
+    check_output(output)
+    check_output(timeline, "--timeline")
     told, warnings = descriptions.load(description.read_bytes())
     for warning in warnings:
         say(f"{description.name}: {warning}")

@@ -30,6 +30,7 @@ FEWEST = 8
 """Signatures of a family below which its roofline is not fitted but taken from all families of the device."""
 
 HEADROOM = 1.5
+"""Times the best rate seen that a fitted one may be."""
 
 TINY = 1e-3
 """Microseconds: the least that is told apart from nothing, one nanosecond."""
@@ -226,12 +227,16 @@ def _errors(ahead: F64, us: F64) -> F64:
 
 def fit_messages(steps: F64, each: F64, us: F64) -> tuple[float, float]:
     """(latency in us, bandwidth in bytes/s) of messages: a collective of `steps` steps of `each` bytes takes
-    steps x (latency + each / bandwidth). Raises ValueError for fewer than 3 collectives."""
+    steps x (latency + each / bandwidth). As with rooflines no bandwidth is found that is more than `HEADROOM` times the
+    best one seen: where latency is all there is, messages do not show it. Raises ValueError for fewer than 3
+    collectives."""
     if len(us) < 3:
         raise ValueError(f"{len(us)} collectives are too few to fit latency and bandwidth to: measure at least 3 sizes")
-    rate = float(np.quantile(steps * each / np.maximum(us, TINY), 0.9))
+    rates = steps * each / np.maximum(us, TINY)
+    rate, best = float(np.quantile(rates, 0.9)), float(rates.max())
     start = [float(np.min(us / np.maximum(steps, 1.0))), max(rate, 1e-3)]
-    _, (latency, bandwidth) = _fit(lambda p: steps * (p[0] + each / p[1]), us, start)
+    most = np.array([1e30, max(best, 1e-3) * HEADROOM])
+    _, (latency, bandwidth) = _fit(lambda p: steps * (p[0] + each / p[1]), us, start, most)
     return latency, bandwidth * 1e6
 
 

@@ -20,9 +20,10 @@ from typing import Any
 
 from hyperopt import profile as profiles
 from hyperopt.cost import model as models
+from hyperopt.cost.drift import Drift
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import Learned, Lesson, TooFew, When
-from hyperopt.cost.training import Drift
+from hyperopt.cost.lesson import Learned, Lesson, When
+from hyperopt.cost.training import TooFew
 from hyperopt.cost.work import Table
 from hyperopt.documents import canonical
 

@@ -1,8 +1,9 @@
 """Work and numbers of many signatures at once: of those that differ in sizes alone, a column for each tensor.
 
 `formulas` and `shapes` say what is right, one signature at a time; here the same is reckoned with columns, some hundred
-times as fast, and tests hold both against each other. What has no column form (attention, convolutions), or does not
-fit it row by row (products in Ascend's blocked layouts, axes of length 0, sizes beyond 2^53), is left to those.
+times as fast, and tests hold both against each other. What has no column form (attention, convolutions, lists of
+tensors), or does not fit it row by row (products in Ascend's blocked layouts, axes of length 0, sizes beyond 2^53), is
+left to those.
 """
 
 from __future__ import annotations
@@ -124,6 +125,27 @@ def _move(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
     return _moved(inputs, outputs, _none(inputs, outputs))
 
 
+def _copy(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
+    none = _none(inputs, outputs)
+    over = _overwritten(inputs, outputs) if len(inputs) > 1 else np.zeros(len(none), bool)
+    read = np.where(over, _total(inputs[1:], none), _total(inputs, none))
+    return none, read, np.where(over, inputs[0].bytes, _total(outputs, none)) if inputs else _total(outputs, none)
+
+
+def _overwritten(inputs: Columns, outputs: Columns) -> Mask:
+    """Rows whose first input keeps its shape, and along which another lies."""
+    into, *others = inputs
+    alike = np.ones(len(into.elements), bool)
+    for column in outputs:
+        alike &= (column.sizes == into.sizes).all(axis=1) if column.rank == into.rank else False
+    lies = np.zeros_like(alike)
+    for column in others:
+        if column.rank <= into.rank:
+            sizes = _padded(column, into.rank)
+            lies |= ((sizes == into.sizes) | (sizes == 1)).all(axis=1)
+    return np.asarray(alike & lies)
+
+
 def _reduced(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
     return _moved(inputs, outputs, sum((c.elements for c in inputs), _none(inputs, outputs)))
 
@@ -137,6 +159,27 @@ def _pick(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
     table, none = _first(inputs, 1)[0], _none(inputs, outputs)
     out = _total(outputs, none)
     return none, np.minimum(out, table.bytes) + _total(inputs[1:], none), out
+
+
+def _pick_in_rows(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
+    table, none = _first(inputs, 1)[0], _none(inputs, outputs)
+    classes = table.sizes[:, 1] if table.rank > 1 else table.elements
+    return none, table.bytes // classes + _total(inputs[1:], none), _total(outputs, none)
+
+
+def _put_in_zeros(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
+    (out,), none = _first(outputs, 1), _none(inputs, outputs)
+    values = next((c for c in inputs if c.dtype == out.dtype), None)
+    if values is None:
+        raise Uncounted(f"no values of {out.dtype} to put")
+    read = values.bytes + _total([c for c in inputs if c.dtype != out.dtype], none)
+    return none, read, _total(outputs, none)
+
+
+def _add_in_zeros(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
+    values = _first(inputs, 2)[1]
+    _first(outputs, 1)
+    return _moved(inputs, outputs, values.elements)
 
 
 def _put(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
@@ -181,6 +224,11 @@ def _update(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
     return kind.flops * states[0].elements, _total(inputs, like), _total(states, like)
 
 
+def _update_apart(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
+    flops, read, written = _update(kind, inputs, outputs)
+    return flops, read, written + _first(outputs, 1)[0].bytes
+
+
 def _sort(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
     keys = _first(inputs, 1)[0]
     row = keys.sizes[:, -1] if keys.rank else np.ones_like(keys.elements)
@@ -193,12 +241,16 @@ def _matmul(kind: Kind, inputs: Columns, outputs: Columns) -> Three:
     (out,) = _first(outputs, 1)
     if min(a.rank, b.rank, out.rank) < 2 or max(a.rank, b.rank) != out.rank:
         raise Uncounted("matrices are not the last two axes")
-    stacked = np.maximum(_padded(a, out.rank)[:, :-2], _padded(b, out.rank)[:, :-2])
-    (m, n), left, right = out.sizes[:, -2:].T, np.prod(a.sizes[:, -2:], axis=1), np.prod(b.sizes[:, -2:], axis=1)
-    fits = (stacked == out.sizes[:, :-2]).all(axis=1)
-    fits &= (left % m == 0) & (right % n == 0) & (left // m == right // n)
-    fits &= 2.0 * out.elements * (left // m) < EXACT
-    flops = 2 * out.elements * np.where(fits, left // m, 0)
+    left, right, front = _padded(a, out.rank), _padded(b, out.rank), out.sizes[:, :-2]
+    (m, n), (a0, a1), (b0, b1) = out.sizes[:, -2:].T, left[:, -2:].T, right[:, -2:].T
+    left, right = left[:, :-2], right[:, :-2]
+    fits = ((left == front) & (right == front) | (left == 1) & (right == front) | (right == 1) & (left == front)).all(
+        axis=1
+    )
+    inner = np.where(a0 == m, a1, a0)
+    fits &= ((a0 == m) | (a1 == m)) & ((b0 == n) | (b1 == n)) & (inner == np.where(b1 == n, b0, b1))
+    fits &= 2.0 * out.elements * inner < EXACT
+    flops = 2 * out.elements * np.where(fits, inner, 0)
     if len(inputs) > 2:
         flops = flops + np.where(inputs[2].elements > 1, out.elements, 0)
     return _moved(inputs, outputs, np.where(fits, flops, -1))
@@ -212,9 +264,10 @@ def _padded(column: Column, rank: int) -> I64:
 
 
 FORMULAS: Mapping[str, Callable[[Kind, Columns, Columns], Three]] = {
-    "each": _each, "each_of_all": _each_of_all, "add_all": _add_all, "move": _move, "reduced": _reduced,
-    "nothing": _nothing, "pick": _pick, "put": _put, "segment_sum": _segment_sum, "add_rows": _add_rows, "fill": _fill,
-    "update": _update, "sort": _sort, "matmul": _matmul,
+    "each": _each, "each_of_all": _each_of_all, "add_all": _add_all, "move": _move, "copy": _copy, "reduced": _reduced,
+    "nothing": _nothing, "pick": _pick, "pick_in_rows": _pick_in_rows, "put": _put, "put_in_zeros": _put_in_zeros,
+    "add_in_zeros": _add_in_zeros, "segment_sum": _segment_sum, "add_rows": _add_rows, "fill": _fill,
+    "update": _update, "update_apart": _update_apart, "sort": _sort, "matmul": _matmul,
 }  # fmt: skip
 
 

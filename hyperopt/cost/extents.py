@@ -145,6 +145,13 @@ def _multiplied(
     return _together([ways, *added])
 
 
+def _added_product(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
+) -> Sequence[Reading]:
+    """What is added goes in first, then both factors."""
+    return _multiplied([*inputs[1:], *inputs[:1]], outputs, [*ins[1:], *ins[:1]], outs)
+
+
 def _permuted(
     inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
 ) -> Sequence[Reading]:
@@ -303,11 +310,11 @@ Rule = Callable[[Sequence[Shape], Sequence[Shape], Sequence[range], Sequence[ran
 _BY_NAME: Mapping[str, Rule] = {
     "Transpose": _permuted, "Copy": _reshaped, "Gather": _looked_up, "EmbeddingGrad": _summed_rows,
     "EmbeddingGradRows": _summed_rows, "Spread": _spread, "Concat": _pieces, "Split": _pieces, "Slice": _pieces,
-    "SliceGrad": _pieces,
+    "SliceGrad": _pieces, "AddMatMul": _added_product, "AddBatchMatMul": _added_product,
 }  # fmt: skip
 _BY_FAMILY: Mapping[str, Rule] = {
     "matmul": _multiplied, "batch_matmul": _multiplied, "reduction": _reduced, "attention": _attended,
     "convolution": _convolved, "pooling": _convolved, "collective": _pieces,
 }  # fmt: skip
-_ALIKE_IS_NOT_ENOUGH = (_permuted, _multiplied, _attended, _looked_up)
+_ALIKE_IS_NOT_ENOUGH = (_permuted, _multiplied, _added_product, _attended, _looked_up)
 """Rules under which tensors of one shape need not lie along each other."""

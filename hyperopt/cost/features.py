@@ -60,6 +60,20 @@ class Rows:
     def families(self) -> npt.NDArray[np.str_]:
         return self.signatures.families[self.signature]
 
+    def asked(self) -> tuple[Signatures, F64, I64]:
+        """Each signature once for every context that it is in: signatures, contexts, and which of them each row is.
+        Mostly a signature has one context, and then they are the signatures as they are."""
+        context = np.zeros((len(self.signatures.keys), len(CONTEXT)))
+        context[self.signature] = self.context
+        if np.array_equal(context[self.signature], self.context):
+            return self.signatures, context, self.signature
+        order = np.lexsort((*self.context.T, self.signature))
+        signature, context = self.signature[order], self.context[order]
+        new = np.append(True, (np.diff(signature) != 0) | (np.diff(context, axis=0) != 0).any(axis=1))
+        of = np.empty(len(order), np.int64)
+        of[order] = np.cumsum(new) - 1
+        return self.signatures.at(signature[new]), context[new], of
+
     def only(self, chosen: npt.NDArray[np.bool_]) -> Rows:
         """The rows that are true in `chosen`."""
         return replace(

@@ -82,6 +82,8 @@ class _Follower:
         self.balances: list[Balance] = []
         self.open: list[tuple[int, list[Reading]]] = []
         self.unread: list[int] = []
+        self.alike: list[tuple[int, int]] = []
+        """Operator and tensor of the inputs that have several dimensions of the sequence's length."""
         self.assumed = 0
         self.lengths: dict[int, int] = {}
 
@@ -205,13 +207,19 @@ class _Follower:
             self.balances.append(Balance(tuple(numbers[i] for i in left), tuple(numbers[i] for i in right), 0, at))
 
     def _seed(self, at: int, place: int) -> None:
-        """An input grows: along the dimension of the old length, the first of such for a batch, all for a sequence;
-        without any, in that of which it is a part."""
+        """An input grows: along the dimension of the old length, the first of such for a batch; without any, in that of
+        which it is a part. Where several could be the sequence (ids of as many sequences as they are long, a mask of
+        every position by every other) the step has to say which are."""
         mine = self.dims[at][place]
         equal = [dim for dim in mine if self.lengths[dim] == self.old]
         if self.axis == "batch" and equal:
             equal = equal[:1]
-        if equal:
+        if len(equal) > 1:
+            for dim in mine:
+                if dim not in equal:
+                    self._must(at, lambda dim=dim: self.powers.fix(dim, 0))
+            self.alike.append((at, place))
+        elif equal:
             for dim in mine:
                 self._must(at, lambda dim=dim: self.powers.fix(dim, int(dim in equal)))
         elif any(self.powers.of(dim) is None for dim in mine):
@@ -363,6 +371,10 @@ class _Follower:
 
     def _rest(self) -> None:
         """Everything must be known by now, and agree."""
+        for at, place in self.alike:
+            if any(self.powers.of(dim) is None for dim in self.dims[at][place]):
+                shape = list(self.profile.operators[at].shapes[place])
+                raise self._refusal(at, f"of an input {shape} nothing tells which dimension is the {self.axis}")
         for at in self.unread:
             if any(self.powers.of(dim) != 0 for dim in self._flat(at)):
                 problem = f"what it does with the {self.axis} is not known"

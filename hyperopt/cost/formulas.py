@@ -8,7 +8,7 @@ model's business (`hyperopt.cost.analytic`), not the count's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isqrt, log2, prod
+from math import log2, prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Tensor(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether its elements are numbers to reckon with: indices, masks and shapes are not."""
-        return "float" in self.dtype.lower() or self.dtype.lower() in ("bf16", "double", "half")
+        return "float" in self.dtype.lower() or self.dtype.lower() in ("bf16", "double", "half", "hf32")
 
 
 class Work(NamedTuple):
@@ -64,6 +64,7 @@ class Work(NamedTuple):
 
 
 Tensors = Sequence[Tensor]
+Shape = tuple[int, ...]
 Attributes = Mapping[str, Any]
 
 
@@ -101,6 +102,22 @@ def move(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     return _moved(inputs, outputs, 0)
 
 
+def copy(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """Everything read and written once; but of what is copied into the first input (an assignment), that is not
+    read."""
+    if not _is_overwritten(inputs, outputs):
+        return _moved(inputs, outputs, 0)
+    return _moved(inputs[1:], inputs[:1], 0)
+
+
+def _is_overwritten(inputs: Tensors, outputs: Tensors) -> bool:
+    """Whether the first input keeps its shape, and another lies along it: a shape or an axis does not."""
+    if len(inputs) < 2 or any(t.shape != inputs[0].shape for t in outputs):
+        return False
+    into = inputs[0].shape
+    return any(_stacked(t.shape, into) == into for t in inputs[1:])
+
+
 def reduced(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """A collective that adds: one addition an element on this rank; what crosses links is `collectives`' business."""
     return _moved(inputs, outputs, sum(t.elements for t in inputs))
@@ -117,6 +134,14 @@ def pick(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     return Work(0, min(out, table.bytes) + sum(t.bytes for t in inputs[1:]), out)
 
 
+def pick_in_rows(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """One number of each row of the first input (the second axis: classes), where the others say."""
+    table = _first(inputs, 1, "inputs")[0]
+    classes = table.shape[1] if len(table.shape) > 1 else table.elements
+    picked = table.bytes // max(classes, 1)
+    return Work(0, picked + sum(t.bytes for t in inputs[1:]), sum(t.bytes for t in outputs))
+
+
 def put(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """Values put or added into the first input at indices: the rest of it stays as it is. The values are the largest of
     the other inputs with its element type."""
@@ -126,6 +151,23 @@ def put(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     if values is None:
         raise Uncounted(f"no values of {into.dtype} to put")
     return Work(values.elements, sum(t.bytes for t in others) + values.bytes, values.bytes)
+
+
+def put_in_zeros(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """Values in a new tensor of zeros (the gradient of a slice): what they are put into is written whole. The values
+    are the first input of its element type; others of that type tell only its shape."""
+    (out,) = _first(outputs, 1, "outputs")
+    values = next((t for t in inputs if t.dtype == out.dtype), None)
+    if values is None:
+        raise Uncounted(f"no values of {out.dtype} to put")
+    return Work(0, values.bytes + sum(t.bytes for t in inputs if t.dtype != out.dtype), sum(t.bytes for t in outputs))
+
+
+def add_in_zeros(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """Indices, and values that are added up in a new tensor of zeros, which is written whole."""
+    values = _first(inputs, 2, "inputs")[1]
+    _first(outputs, 1, "outputs")
+    return _moved(inputs, outputs, values.elements)
 
 
 def segment_sum(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
@@ -157,6 +199,35 @@ def update(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work
     return Work(kind.flops * states[0].elements, sum(t.bytes for t in inputs), sum(t.bytes for t in states))
 
 
+def update_apart(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """An optimizer's states are updated in place, and what to add to the weight comes out."""
+    states = _first(inputs, kind.updates + 1, "inputs")[: kind.updates]
+    change = _first(outputs, 1, "outputs")[0]
+    written = sum(t.bytes for t in states) + change.bytes
+    return Work(kind.flops * states[0].elements, sum(t.bytes for t in inputs), written)
+
+
+def update_all(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """As `update`, of lists in one launch: weights, gradients and the other states, n tensors each, in whatever order
+    but weights first; one list more (the largest second moments, ``amsgrad``) is a state too. Steps and rates are
+    single numbers. All lists but the gradients are written."""
+    many = [t for t in inputs if t.elements > 1]
+    single = len(inputs) - len(many)
+    found = {}
+    for lists in (kind.updates + 1, kind.updates + 2):
+        count, rest = divmod(len(many), lists)
+        shapes = [t.shape for t in many]
+        if count and not rest and shapes == shapes[:count] * lists:
+            found[lists] = count
+    if len(found) > 1:  # as many steps as there are weights, or one number more
+        found = {lists: count for lists, count in found.items() if single in (count, count + 1)}
+    if len(found) != 1:
+        raise Uncounted(f"{len(many)} tensors are not {kind.updates + 1} lists of the same shapes")
+    ((lists, count),) = found.items()
+    size, elements = sum(t.bytes for t in many[:count]), sum(t.elements for t in many[:count])
+    return Work(kind.flops * elements, sum(t.bytes for t in inputs), (lists - 1) * size)
+
+
 def sort(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """n log2 n comparisons a row."""
     keys = _first(inputs, 1, "inputs")[0]
@@ -165,125 +236,225 @@ def sort(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
 
 
 def matmul(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
-    """2 m n k for each matrix of the output; a third input is a bias (one addition an element).
-
-    The inner length k is what both inputs agree on, transposed or not: a holds m k numbers a matrix, b k n. Where the
-    last two axes are not the matrix (Ascend's FRACTAL_NZ, leading axes folded), (m k)(k n) / (m n) is a square.
-    """
+    """2 m n k for each matrix of the output; a third input is a bias (one addition an element)."""
     a, b = _first(inputs, 2, "inputs")
     (out,) = _first(outputs, 1, "outputs")
-    inner = _inner(a, b, out)
     biased = out.elements if len(inputs) > 2 and inputs[2].elements > 1 else 0
-    return _moved(inputs, outputs, 2 * out.elements * inner + biased)
+    return _moved(inputs, outputs, 2 * out.elements * _inner(a, b, out) + biased)
+
+
+def matmul_added(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """A product that is added to the first input (``addmm``, ``baddbmm``): one addition an element."""
+    a, b = _first(inputs, 3, "inputs")[1:]
+    (out,) = _first(outputs, 1, "outputs")
+    return _moved(inputs, outputs, out.elements * (2 * _inner(a, b, out) + 1))
+
+
+def matmul_grouped(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """Rows (r, k) in groups, each group by a matrix of its own of (e, k, n), either turned: 2 r k n, however the rows
+    are divided. Of weights' gradients: rows (r, k) and (r, n) -> (e, k, n)."""
+    a, b = _first(inputs, 2, "inputs")
+    (out,) = _first(outputs, 1, "outputs")
+    ranks = len(a.shape), len(b.shape), len(out.shape)
+    if ranks == (2, 3, 2) and a.shape[0] == out.shape[0]:
+        inner, wide = a.shape[1], out.shape[1]
+        if b.shape[1:] in ((inner, wide), (wide, inner)):
+            return _moved(inputs, outputs, 2 * out.elements * inner)
+    if ranks == (2, 2, 3) and a.shape[0] == b.shape[0] and out.shape[1:] == (a.shape[1], b.shape[1]):
+        return _moved(inputs, outputs, 2 * a.elements * b.shape[1])
+    raise Uncounted(f"{a.shape} by {b.shape} is no product in groups of {out.shape}")
 
 
 def _inner(a: Tensor, b: Tensor, out: Tensor) -> int:
-    if min(len(a.shape), len(b.shape), len(out.shape)) >= 2 and out.elements:
-        (m, n), left, right = out.shape[-2:], prod(a.shape[-2:]), prod(b.shape[-2:])
-        stacked = _stacked(a.shape[:-2], b.shape[:-2]) == out.shape[:-2]
-        if stacked and left % m == right % n == 0 and left // m == right // n:
-            return left // m
-    square, rest = divmod(a.elements * b.elements, max(out.elements, 1))
-    if rest or isqrt(square) ** 2 != square or not out.elements:
-        raise Uncounted(f"{a.shape} by {b.shape} is no matrix product of {out.shape}")
-    return isqrt(square)
+    """The inner length k, on which both inputs must agree: (m, k) by (k, n), either turned, is (m, n).
+
+    Axes in front broadcast; they may also be folded into the rows, or be summed over, as in a weight's gradient. In
+    Ascend's FRACTAL_NZ, (.., n1, m1, m0, n0), the blocks are put together first.
+    """
+    for x, y, z in ((a.shape, b.shape, out.shape), (_unblocked(a.shape), _unblocked(b.shape), _unblocked(out.shape))):
+        for ways in (_plain, _vectors, _folded):
+            if (inner := ways(x, y, z)) is not None:
+                return inner
+    raise Uncounted(f"{a.shape} by {b.shape} is no matrix product of {out.shape}")
 
 
-def _stacked(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-    """The axes before the matrices of a product, as broadcasting makes them."""
+def _plain(a: Shape, b: Shape, out: Shape) -> int | None:
+    """Matrices in the last two axes; those in front broadcast."""
+    if min(len(a), len(b), len(out)) < 2 or _stacked(a[:-2], b[:-2]) != out[:-2]:
+        return None
+    (m, n), left, right = out[-2:], a[-2:], b[-2:]
+    if m not in left or n not in right:
+        return None
+    inner = left[1] if left[0] == m else left[0]
+    return inner if inner == (right[0] if right[1] == n else right[1]) else None
+
+
+def _vectors(a: Shape, b: Shape, out: Shape) -> int | None:
+    """A vector on one side, or on both."""
+    if len(b) == 1 and a and a[-1:] == b and a[:-1] == out:
+        return b[0]
+    if len(a) == 1 and len(b) >= 2 and b[-2:-1] == a and (*b[:-2], b[-1]) == out:
+        return a[0]
+    return None
+
+
+def _folded(a: Shape, b: Shape, out: Shape) -> int | None:
+    """Rows of several axes by one matrix, on either side in another shape; or summed over all axes but the last."""
+    if min(len(a), len(b), len(out)) < 2:
+        return None
+    if len(b) == 2 and prod(a[:-1]) == prod(out[:-1]) and (a[-1], out[-1]) in (b, b[::-1]):
+        return a[-1]
+    if len(out) == 2 and (a[-1], b[-1]) == out and prod(a[:-1]) == prod(b[:-1]):
+        return prod(a[:-1])
+    return None
+
+
+def _unblocked(shape: Shape) -> Shape:
+    """Of (.., n1, m1, m0, n0) in blocks of 16 by 32 bytes (8 to 64 numbers): (.., m1 m0, n1 n0)."""
+    if len(shape) < 4 or shape[-2] != 16 or shape[-1] not in (8, 16, 32, 64):
+        return shape
+    *front, n1, m1, m0, n0 = shape
+    return (*front, m1 * m0, n1 * n0)
+
+
+def _stacked(a: Shape, b: Shape) -> Shape | None:
+    """The axes before the matrices of a product, as broadcasting makes them; None: they do not go together."""
     rank = max(len(a), len(b))
-    return tuple(max(x, y) for x, y in zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True))
+    pairs = list(zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True))
+    return tuple(y if x == 1 else x for x, y in pairs) if all(x == y or 1 in (x, y) for x, y in pairs) else None
 
 
 def attention(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: Attributes) -> Work:
-    """Two products of (queries x keys x head size) for each head: 4 B N Sq Sk D FLOPs, all scores counted; with
-    ``causal`` half of them, which is what a kernel that skips them does. Softmax is counted at 5 a score."""
-    scores, size = _scores(inputs, outputs, attributes)
-    return _moved(inputs, outputs, scores * (4 * size + 5))
+    """Two products for each head: of queries and keys, of scores and values; 4 B N Sq Sk D FLOPs, all scores counted;
+    with ``causal`` half of them, which is what a kernel that skips them does. Softmax is counted at 5 a score."""
+    scores, keys, values = _scores(kind, inputs, outputs, attributes)
+    return _moved(inputs, outputs, scores * (2 * keys + 2 * values + 5))
 
 
 def attention_grad(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: Attributes) -> Work:
     """Five products where the forward has two: the scores once more, and the gradients of v, of the scores, q and k
     (FlashAttention-2, arXiv 2307.08691, section 4: 2.5 times the forward)."""
-    scores, size = _scores(inputs, outputs, attributes)
-    return _moved(inputs, outputs, scores * (10 * size + 8))
+    scores, keys, values = _scores(kind, inputs, outputs, attributes)
+    return _moved(inputs, outputs, scores * (6 * keys + 4 * values + 8))
 
 
-def _scores(inputs: Tensors, outputs: Tensors, attributes: Attributes) -> tuple[int, int]:
-    """Scores (B N Sq Sk, halved if causal) and head size D.
-
-    Ascend's kernels keep softmax statistics of shape (B, N, Sq, 8), which tell heads and length where queries are
-    folded, (Sq, B, N D) or (B, Sq, N D). Without them: four axes are (B, N, S, D) unless ``layout`` says BSND; three
-    need ``heads`` and ``layout``.
-    """
+def _scores(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: Attributes) -> tuple[int, int, int]:
+    """Scores (B N Sq Sk, halved if causal), and head size of queries and keys, and of values."""
     q, k = _first(inputs, 2, "inputs")
-    statistics = next((t for t in (*outputs, *inputs[2:]) if len(t.shape) == 4 and t.shape[-1] == 8), None)
-    if statistics is not None:
-        batch, heads, queries = statistics.shape[:3]
-        axis = next(
-            (i for i, n in enumerate(q.shape) if n == queries and prod(q.shape) % (batch * heads * queries) == 0), -1
-        )
-        if axis < 0 or len(k.shape) != len(q.shape):
-            raise Uncounted(f"queries {q.shape} have no axis of length {queries}")
-        # (B, N, S, D) with N = S: the axis of S is the third.
-        axis = 2 if len(q.shape) == 4 and q.shape[:3] == (batch, heads, queries) else axis
-        keys = k.shape[axis]
-    elif len(q.shape) == 4 and len(k.shape) == 4:
-        axis = 1 if attributes.get("layout") == "BSND" else 2
-        batch, heads, queries, keys = q.shape[0], q.shape[3 - axis], q.shape[axis], k.shape[axis]
-    elif len(q.shape) == 3 and "heads" in attributes and attributes.get("layout") in ("BSH", "SBH"):
-        axis = 1 if attributes["layout"] == "BSH" else 0
-        batch, heads, queries, keys = q.shape[1 - axis], int(attributes["heads"]), q.shape[axis], k.shape[axis]
-    else:
+    layout = attributes.get("layout", kind.layout)
+    beside = [t for t in (*outputs, *inputs[3:]) if t.whole and t.shape not in (q.shape, k.shape)]
+    ways = _ways(q.shape, k.shape, layout, attributes.get("heads"))
+    if len(ways) != 1:
+        ways = _told(q.shape, k.shape, [t.shape for t in beside]) or ways
+    ways = {way for way in ways if min(way) > 0 and q.elements % prod(way[:3]) == 0}
+    found = {prod(way) for way in ways}
+    if len(found) != 1:
         raise Uncounted(f"heads and length of queries {q.shape} are not known")
-    scores = batch * heads * queries * keys
-    size = q.elements // max(batch * heads * queries, 1)
-    return scores // 2 if attributes.get("causal") else scores, size
+    batch, heads, queries, _ = ways.pop()
+    scores, size = found.pop(), q.elements // (batch * heads * queries)
+    values = size
+    if len(inputs) > 2 and len(inputs[2].shape) == len(k.shape) and k.elements:
+        values = size * inputs[2].elements // k.elements
+    return scores // 2 if attributes.get("causal") else scores, size, values
+
+
+Way = tuple[int, int, int, int]
+"""B, N, Sq, Sk."""
+
+
+def _ways(q: Shape, k: Shape, layout: object, heads: object) -> set[Way]:
+    """How queries and keys can be read without statistics: of four axes, (B, N, S, D) or (B, S, N, D), both unless
+    `layout` says, or key heads do not divide those of the queries; of three, as `heads` and `layout` say."""
+    if len(q) == len(k) == 4:
+        ways = set()
+        for name, length in (("BNSD", 2), ("BSND", 1)):
+            number, of_keys = q[3 - length], k[3 - length]
+            if layout in ("", name) and of_keys and number % of_keys == 0 and (q[0], q[3]) == (k[0], k[3]):
+                ways.add((q[0], number, q[length], k[length]))
+        return ways
+    if len(q) == len(k) == 3 and isinstance(heads, int) and layout in ("BSH", "SBH"):
+        axis = 1 if layout == "BSH" else 0
+        return {(q[1 - axis], heads, q[axis], k[axis])}
+    return set()
+
+
+def _told(q: Shape, k: Shape, beside: Sequence[Shape]) -> set[Way]:
+    """As the statistics of the softmax say, (B, N, Sq) or, Ascend's, (B, N, Sq, 8): of four axes and of queries that
+    are folded, (Sq, B, N D) or (B, Sq, N D)."""
+    for shape in beside:
+        if len(q) != len(k) or len(shape) not in (3, 4) or shape[3:] not in ((), (8,)):
+            continue
+        batch, heads, queries = shape[:3]
+        if len(q) == 4:
+            axes = [axis for axis in (2, 1) if (q[0], q[3 - axis], q[axis]) == shape[:3]]
+        else:
+            axes = [axis for axis in (0, 1) if len(q) == 3 and (q[axis], q[1 - axis]) == (queries, batch)]
+        if axes and (len(q) == 4 or (q[2] % heads == 0 if heads else False)):
+            return {(batch, heads, queries, k[axis]) for axis in axes}
+    return set()
 
 
 def convolution(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
-    """2 FLOPs for each output element and weight of its channel. Weights are (Cout, Cin / groups, ...) or Ascend's
-    FRACTAL_Z; images (N, C, ...) or NC1HWC0."""
-    weight = _first(inputs, 2, "inputs")[1]
+    """2 FLOPs for each output element and weight of its channel."""
+    image, weight = _first(inputs, 2, "inputs")
     (out,) = _first(outputs, 1, "outputs")
-    return _moved(inputs, outputs, 2 * out.elements * _per_channel(weight, out))
+    return _moved(inputs, outputs, _convolved([(image, weight, out)]))
 
 
 def convolution_input_grad(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
-    """As the forward. Weights and gradient come in either order (Ascend has the weights first, the CPU last)."""
+    """As the forward. Weights and gradient come in either order (Ascend has the weights first, MindSpore the
+    gradient)."""
     first, second = _first([t for t in inputs if t.whole], 2, "images and weights")
-    weight, image = (second, first) if _channels(first) in (second.shape[0], _blocked(second)) else (first, second)
-    return _moved(inputs, outputs, 2 * image.elements * _per_channel(weight, image))
+    (image,) = _first(outputs, 1, "outputs")
+    return _moved(inputs, outputs, _convolved([(image, first, second), (image, second, first)]))
 
 
 def convolution_filter_grad(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
-    """As the forward: each element of the gradient meets each weight of its channel. The gradient is the input that has
-    as many channels as there are weights' outputs."""
-    images = _first([t for t in inputs if t.whole], 2, "images")
+    """As the forward. Image and gradient come in either order (Ascend has the image first, MindSpore the gradient)."""
+    first, second = _first([t for t in inputs if t.whole], 2, "images")
     (weight,) = _first(outputs, 1, "outputs")
-    fits = [t for t in images if _channels(t) in (weight.shape[0], _blocked(weight))]
-    gradient = fits[0] if len(fits) == 1 else images[1]
-    return _moved(inputs, outputs, 2 * gradient.elements * _per_channel(weight, gradient))
+    return _moved(inputs, outputs, _convolved([(first, weight, second), (second, weight, first)]))
 
 
-def _channels(image: Tensor) -> int:
-    """Of (N, C, H, W), or of (N, C1, H, W, C0)."""
-    if len(image.shape) < 3:
-        raise Uncounted(f"{image.shape} is no image")
-    return image.shape[1] * (image.shape[4] if len(image.shape) == 5 else 1)
+Forward = tuple[Tensor, Tensor, Tensor]
+"""Image, weights and what comes out of a convolution."""
 
 
-def _blocked(weight: Tensor) -> int:
-    """Output channels of weights in FRACTAL_Z (C1 H W, N1, N0, C0)."""
-    return weight.shape[1] * weight.shape[2] if len(weight.shape) == 4 else 0
+def _convolved(ways: Sequence[Forward]) -> int:
+    """FLOPs of a convolution that can be read in these ways; where several fit, in those in which nothing comes out
+    larger than the whole overlap of image and weights."""
+    found = {way: flops for way in ways if (flops := _flops(*(t.shape for t in way))) is not None}
+    if len(set(found.values())) > 1:
+        found = {way: flops for way, flops in found.items() if _overlaps(*(t.shape for t in way))}
+    if len(set(found.values())) != 1:
+        shapes = ", ".join(str(t.shape) for t in ways[0])
+        raise Uncounted(f"{shapes} as image, weights and output do not tell one convolution")
+    return next(iter(found.values()))
 
 
-def _per_channel(weight: Tensor, image: Tensor) -> int:
-    """Weights for each output channel; `image` has those channels."""
-    channels = _channels(image)
-    if not channels or weight.elements % channels:
-        raise Uncounted(f"weights {weight.shape} do not go with {channels} channels of {image.shape}")
-    return weight.elements // channels
+def _flops(image: Shape, weight: Shape, out: Shape) -> int | None:
+    """Of (N, C, ..) by (Cout, C / groups, ..), with one to three axes of space; or of Ascend's (N, C1, H, W, C0) by
+    FRACTAL_Z, (C1 H W, N1, N0, C0), and (N, D, C1, H, W, C0) by its sibling, as padded. None: they do not fit."""
+    if not image or len(image) != len(out) or image[0] != out[0]:
+        return None
+    if len(weight) == len(image) and len(image) in (3, 4, 5):
+        groups, rest = divmod(image[1], weight[1]) if weight[1] else (0, 1)
+        fits = not rest and groups > 0 and out[1] == weight[0] and weight[0] % groups == 0
+        return 2 * prod(out) * prod(weight[1:]) if fits else None
+    if len(weight) == 4 and len(image) in (5, 6):
+        place = len(image) - 4
+        inner, blocks, block, item = weight
+        if not (image[-1] == out[-1] == item and image[place] and inner % image[place] == 0 and block):
+            return None
+        return 2 * prod(out) * inner * item if -(-out[place] * item // block) == blocks else None
+    return None
+
+
+def _overlaps(image: Shape, weight: Shape, out: Shape) -> bool:
+    """Whether nothing comes out larger than where weights and image touch at all."""
+    if len(weight) != len(image):
+        return True
+    return all(o <= i + w - 1 for i, w, o in zip(image[2:], weight[2:], out[2:], strict=True))
 
 
 Formula = Callable[["Kind", Tensors, Tensors, Attributes], Work]
@@ -291,7 +462,8 @@ Formula = Callable[["Kind", Tensors, Tensors, Attributes], Work]
 FORMULAS: Mapping[str, Formula] = {
     formula.__name__: formula
     for formula in (
-        each, each_of_all, add_all, move, reduced, nothing, pick, put, segment_sum, add_rows, fill, update, sort,
-        matmul, attention, attention_grad, convolution, convolution_input_grad, convolution_filter_grad,
+        each, each_of_all, add_all, move, copy, reduced, nothing, pick, pick_in_rows, put, put_in_zeros, add_in_zeros,
+        segment_sum, add_rows, fill, update, update_apart, update_all, sort, matmul, matmul_added, matmul_grouped,
+        attention, attention_grad, convolution, convolution_input_grad, convolution_filter_grad,
     )
 }  # fmt: skip

@@ -22,6 +22,9 @@ F64 = npt.NDArray[np.float64]
 KEPT = 401
 """Errors of a class that are kept, evenly by rank: quantiles of 1 in 400 are as good as those of all."""
 
+OWN = 19
+"""Groups from which on a class has intervals of its own: with fewer it cannot say where 90 % lie, at any level."""
+
 POOL = ""
 """The class of all classes."""
 
@@ -34,22 +37,42 @@ class Errors(msgspec.Struct, frozen=True, kw_only=True):
 
     def quantile(self, name: str, level: float) -> float | None:
         """Logarithm of the factor that measured over predicted stays below with probability `level`: of the class if
-        it has enough groups, else of all; None where even those are too few.
+        it has `OWN` groups and enough for that level, else of all; None where even all are too few. Where a class has
+        to give way to all it is no nearer than what the class said last: a wider level never has a narrower interval.
 
         Enough: with n errors the highest is passed with probability 1/(n + 1) (exchangeable errors), so a level of
         0.95 needs 19.
         """
-        for found in (name, POOL):
-            errors, groups = self.by_class.get(found, ()), self.counts.get(found, 0)
-            if groups and min(level, 1 - level) * (groups + 1) >= 1 - 1e-9:
-                n = len(errors)
-                # Ranks from 1 to n of n + 1 places, widened outwards.
-                place = np.ceil(level * (n + 1)) if level >= 0.5 else np.floor(level * (n + 1))
-                return errors[int(np.clip(place, 1, n)) - 1]
-        return None
+        own = self.counts.get(name, 0) >= OWN
+        used = self.class_used(name if own else POOL, level)
+        if used is None:
+            return None
+        found = self._ranked(used, level)
+        if own and used != name:
+            outermost = 1 / (self.counts[name] + 1)
+            found = max(found, self._ranked(name, 1 - outermost)) if level >= 0.5 else (
+                min(found, self._ranked(name, outermost))
+            )  # fmt: skip
+        return found
+
+    def usual(self, name: str) -> float | None:
+        """The upper quartile, of the class itself from 3 groups on: how far off predictions usually are."""
+        used = self.class_used(name, 0.75)
+        return None if used is None else self._ranked(used, 0.75)
+
+    def _ranked(self, name: str, level: float) -> float:
+        """Ranks from 1 to n of n + 1 places, widened outwards."""
+        errors = self.by_class[name]
+        n = len(errors)
+        place = np.ceil(level * (n + 1) - 1e-9) if level >= 0.5 else np.floor(level * (n + 1) + 1e-9)
+        return errors[int(np.clip(place, 1, n)) - 1]
+
+    def widest(self, name: str) -> float:
+        """The highest level of a two-sided interval that the class can say."""
+        return 1 - 2 / (self.counts.get(name, 0) + 1)
 
     def class_used(self, name: str, level: float) -> str | None:
-        """Whose errors `quantile` speaks of."""
+        """Who has enough groups for a level: the class, all, or nobody."""
         for found in (name, POOL):
             groups = self.counts.get(found, 0)
             if groups and min(level, 1 - level) * (groups + 1) >= 1 - 1e-9:

@@ -23,30 +23,18 @@ import numpy as np
 from msgspec import structs
 
 from hyperopt.cost.analytic import Link, fit_link
+from hyperopt.cost.drift import Drift, drift_of
 from hyperopt.cost.features import Rows, joined, rows_of, samples_of
 from hyperopt.cost.feedback import SIZES, Copy, rows_of_copies
 from hyperopt.cost.folds import folds
-from hyperopt.cost.model import LINK, SURE, CostModel, fit, gain_of
-from hyperopt.cost.training import FEWEST_GROUPS, Drift, drift_of, train
+from hyperopt.cost.gains import gain_of
+from hyperopt.cost.model import LINK, SURE, CostModel, fit
+from hyperopt.cost.training import FEWEST_GROUPS, FEWEST_SHAPES, TooFew, groups_of, lacks, train
 from hyperopt.cost.work import Table
 from hyperopt.profile import Profile
 
-FEWEST_SHAPES = 19
-"""Groups of shapes below which there is no model: it could give no 90 % interval (`intervals.Errors.quantile`), so
-that neither a robust plan nor drift could be had of it."""
-
-
-CHANGED = 3.0
-"""Times as many outside the intervals as expected, from which on drift means that the device has changed. Of signatures
-that were measured a few times the intervals are too narrow by some (their median is off too): on a made-up device that
-never changed 15 % of 60 signatures measured 8 times were outside, 3 to 23 % in single runs, where 10 % are expected."""
-
 When = Literal["superseded", "known", "new"]
 """Of a profile, as the model in use goes."""
-
-
-class TooFew(ValueError):
-    """Not enough was measured to say anything; the message says how much there is, and what is needed."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +71,16 @@ class Lesson:
     def learn(self, current: CostModel | None, seed: int = 0) -> Learned:
         """A model of all of it, held against `current`. Raises `TooFew`."""
         drift = None if current is None else self._drift(current)
-        changed = drift is not None and drift.drifted and drift.outside >= CHANGED * (1 - drift.level)
+        changed = drift is not None and drift.drifted
         rows = self._rows({"superseded", "known"} if changed else {"superseded"})
-        groups = 0 if rows is None else len(set(samples_of(rows.only(rows.families != LINK)).signatures.groups))
-        if rows is None or groups < FEWEST_SHAPES:
-            raise TooFew(
-                f"{groups} groups of shapes were measured on {self.device}, {FEWEST_SHAPES} are needed for intervals: "
-                "upload profiles with shapes and durations, for example of `hyperopt calibrate`"
-            )
-        if drift is not None and changed:
-            why = f"{drift.outside:.0%} of what is measured again is outside the intervals of the one in use"
-            return Learned(fit(rows, seed), True, why, groups, drift, changed=True)
+        if rows is None:
+            raise TooFew(f"0 groups of shapes were measured on {self.device}, {FEWEST_SHAPES} are needed")
+        groups = groups_of(self.device, samples_of(rows.only(rows.families != LINK)))
+        if current is not None and drift is not None and changed:
+            model = fit(rows, seed)
+            missing = lacks(model, current)
+            why = drift.told() + (f", but it covers less than the one in use: {missing}" if missing else "")
+            return Learned(model, not missing, why, groups, drift, changed=True)
         found = train(rows, current, seed)
         if current is None or found.model.data_digest != current.data_digest:
             return Learned(found.model, found.promoted, found.why, groups, drift)

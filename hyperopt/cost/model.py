@@ -11,7 +11,7 @@ The correction of a family is used only where it beat the roofline on groups of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import compress
 
@@ -21,12 +21,15 @@ import numpy.typing as npt
 
 from hyperopt.cost import process as processes
 from hyperopt.cost.analytic import Link, Roofline, Rooflines, fit_link, fit_rooflines
-from hyperopt.cost.features import F64, I64, Rows, Samples, Signatures, samples_of
+from hyperopt.cost.features import CONTEXT, F64, I64, Rows, Samples, Signatures, samples_of
 from hyperopt.cost.folds import folds
+from hyperopt.cost.gains import gain_of, pooled
 from hyperopt.cost.intervals import Errors, collect
 from hyperopt.cost.messages import Messages
 from hyperopt.cost.peaks import PeakErrors
+from hyperopt.cost.possible import checked
 from hyperopt.cost.process import Process
+from hyperopt.cost.ranges import Ranges, away, ranges_of
 from hyperopt.cost.repeats import Repeats, repeats_of
 from hyperopt.cost.residual import FEWEST, GROUPS, MEMORY, Learned, group_of, importances, learn
 from hyperopt.documents import decode, sha256
@@ -42,9 +45,6 @@ TREES, PROCESS = "trees", "process"
 
 SURE = 2.0
 """Standard errors by which a correction must be better on held-out groups to be used."""
-
-USUAL_GROUPS = 4.0
-"""As many groups as the usual scatter of groups counts for, in the standard error of a family's gain."""
 
 DRIFT = 0.05
 """Between two runs of one kernel on one device (logarithm), where nothing was measured twice that could say."""
@@ -87,6 +87,10 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Repeats | None = None
     seen: Mapping[str, tuple[float, int, float]]
     """Signature -> median us, how often measured, spread (`Samples`)."""
+    seen_in: Mapping[str, tuple[float, ...]] | None = None
+    """Mean context (`features.CONTEXT`) of those that were not measured alone in the forward; None: not known."""
+    ranges: Ranges = {}
+    """Of all that it has learned from, whatever predicts the family."""
     links: Mapping[str, Link]
     messages: Mapping[str, Messages] = {}
     """Between devices, by kind of link: what collectives are priced by."""
@@ -104,38 +108,74 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
         families, family_of = signatures.coded_families
         fitted = np.array([family in self.families for family in families])[family_of]
         source = np.where(fitted, ROOFLINE, SHARED).astype("<U8")
-        shift, away = np.zeros(len(base)), np.zeros(len(base))
+        shift, far = np.zeros(len(base)), self._away(signatures)
         uses = np.array([self.uses(family) == LEARNED for family in families])[family_of]
         groups = np.array([GROUPS.get(family, MEMORY) for family in families])[family_of]
         for group, learned in self.learned.items():
             mine = (groups == group) & uses
             if mine.any():
-                shift[mine], away[mine] = learned.correction(signatures.only(mine), context[mine], base[mine])
+                shift[mine], far[mine] = learned.correction(signatures.only(mine), context[mine], base[mine])
         if self.process is not None and uses.any():
-            shift[uses], away[uses] = self.process.correction(signatures.only(uses))
-        source[uses & (away < 1)] = LEARNED
+            shift[uses], far[uses] = self.process.correction(signatures.only(uses))
+        source[uses & (far < 1)] = LEARNED
         for way, link in self.links.items():
             mine = signatures.names == way if way in signatures.coded_names[0] else np.zeros(len(base), bool)
             base[mine] = link.us(signatures.written[mine], 1.0 + context[mine, 0])
-            source[mine] = ROOFLINE
+            source[mine], far[mine] = ROOFLINE, 0.0
         us = base * np.exp(shift)
-        below, above = _factors(self.errors, families, family_of, away, level)
+        below, above = _factors(self.errors, families, family_of, far, level)
         seen = np.array([key in self.seen for key in signatures.keys], bool)
         if seen.any():
-            known = np.array([self.seen[key] for key in compress(signatures.keys, seen.tolist())], np.float64)
-            measured, times, spread = known.T
-            off = np.array([self.errors.quantile(family, 0.75) for family in families], np.float64)[family_of[seen]]
+            remembered = np.array([self.seen[key] for key in compress(signatures.keys, seen.tolist())], np.float64)
+            measured, times, spread = remembered.T
+            off = np.array([self.errors.usual(family) for family in families], np.float64)[family_of[seen]]
             doubt = np.maximum(np.where(np.isnan(off), 0.3, np.abs(off)), 1e-3) ** 2
             apart = DRIFT**2 + spread**2 / times
             if self.repeats is not None:
                 apart = self.repeats.variance(measured, times, spread)
             weight = doubt / (doubt + apart)
-            us[seen] = measured**weight * us[seen] ** (1 - weight)
+            carried = self._carried(signatures.only(seen), context[seen], base[seen])
+            us[seen] = (measured * np.exp(carried)) ** weight * us[seen] ** (1 - weight)
             source[seen] = SEEN
             often = np.ones(len(times)) if again is None else again[seen].astype(np.float64)
-            if self.repeats is not None and (ends := self.repeats.factors(measured, times, spread, often, level)):
-                below[seen], above[seen] = ends
-        return Predictions(us, us * np.exp(below), us * np.exp(above), source, away)
+            if self.repeats is not None:
+                low, high, known = self.repeats.factors(measured, times, spread, often, level)
+                below[seen] = np.where(known, low, np.minimum(below[seen], low))
+                above[seen] = np.where(known, high, np.maximum(above[seen], high))
+            # Wide enough to hold the measured time as it is, too: that it had to be carried is the trees' word alone.
+            below[seen] -= np.maximum(carried, 0.0)
+            above[seen] += np.maximum(-carried, 0.0)
+        return Predictions(us, us * np.exp(below), us * np.exp(above), source, far)
+
+    def predict_rows(self, rows: Rows, level: float = 0.9) -> Predictions:
+        """Of every row, in its own context."""
+        signatures, context, of = rows.asked()
+        return self.predict(signatures, context, level).of(of)
+
+    def _away(self, signatures: Signatures) -> F64:
+        """How far outside all that was learned from; 0 where a document does not say."""
+        if not self.ranges:
+            return np.zeros(len(signatures.keys))
+        return away(signatures, self.ranges)
+
+    def _carried(self, signatures: Signatures, context: F64, base: F64) -> F64:
+        """Of signatures that were measured, the logarithm of what the trees say this context does by comparison with
+        the one that they were measured in. What was measured in both phases is taken as a mean of the two."""
+        found = np.zeros(len(base))
+        if self.seen_in is None:
+            return found
+        none = (0.0,) * len(CONTEXT)
+        before = np.array([self.seen_in.get(key, none) for key in signatures.keys], np.float64).reshape(-1, len(none))
+        other = (np.abs(context - before) > 1e-6).any(axis=1)
+        for family in {str(name) for name in signatures.families[other]}:
+            learned = self.learned.get(GROUPS.get(family, MEMORY))
+            if learned is None or self.uses(family) != LEARNED:
+                continue
+            mine = other & (signatures.families == family)
+            own = signatures.only(mine)
+            now, then = (learned.between(own, where[mine], base[mine]) for where in (context, before))
+            found[mine] = now - then
+        return found
 
     def uses(self, family: str) -> str:
         """What predicts a family: `LEARNED` or `ROOFLINE`."""
@@ -184,6 +224,7 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
     held, scores, learner = _decided(samples, seed, fold_count)
     rooflines = fit_rooflines(samples.signatures, samples.us)
     base = rooflines.us(samples.signatures)
+    known = ~np.isnan(held)
     used = any(score.used == LEARNED for score in scores.values())
     trees = _trees(samples, base, scores, seed) if used and learner == TREES else {}
     process = processes.learn(samples.signatures, base, samples.us) if used and learner == PROCESS else None
@@ -192,13 +233,16 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         data_digest=digest_of(samples),
         signatures=len(samples.us),
         families=rooflines.families,
+        ranges=ranges_of(samples.signatures, whole=True),
         shared=rooflines.shared,
         counts=rooflines.counts,
         learned=trees,
         process=process,
         scores=scores,
         errors=collect(
-            np.log(samples.us / held), samples.signatures.families, np.array(samples.signatures.groups, np.str_)
+            np.log(samples.us / held)[known],
+            samples.signatures.families[known],
+            np.array(samples.signatures.groups, np.str_)[known],
         ),
         repeats=repeats_of(rows, samples),
         seen={
@@ -207,13 +251,19 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
                 samples.signatures.keys, samples.us, samples.times, samples.spread, strict=True
             )
         },
+        seen_in={
+            key: tuple(round(float(part), 6) for part in where)
+            for key, where in zip(samples.signatures.keys, samples.context, strict=True)
+            if where.any()
+        },
         links=links,
         notes=tuple(notes),
     )
 
 
 def held_out(samples: Samples, seed: int = 0, fold_count: int = 5) -> tuple[F64, dict[str, FamilyScores]]:
-    """What a model of these samples says of each without having seen its group, and the scores that decided how."""
+    """What a model of these samples says of each without having seen its group (not a number: there is one group
+    alone), and the scores that decided how."""
     return _decided(samples, seed, fold_count)[:2]
 
 
@@ -229,7 +279,8 @@ def _decided(samples: Samples, seed: int, fold_count: int) -> tuple[F64, dict[st
     learner = min(error, key=lambda name: error[name]) if error else TREES
     both = {ROOFLINE: every[ROOFLINE], LEARNED: every[learner]}
     scores = _scores(samples, both, learner)
-    uses = np.array([scores[str(family)].used == LEARNED for family in samples.signatures.families], bool)
+    using = {family for family, score in scores.items() if score.used == LEARNED}
+    uses = np.array([str(family) in using for family in samples.signatures.families], bool)
     return np.where(uses, both[LEARNED], both[ROOFLINE]), scores, learner
 
 
@@ -251,7 +302,7 @@ def _trees(samples: Samples, base: F64, scores: Mapping[str, FamilyScores], seed
 
 def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
     """What roofline, trees and process say of each sample without having seen its group. Where nothing could be learned
-    that is not a number."""
+    (of one group alone not even a roofline) that is not a number."""
     found = {name: np.full(len(samples.us), np.nan) for name in (ROOFLINE, TREES, PROCESS)}
     for held in folds(samples.signatures.groups, count, seed):
         if held.all():
@@ -273,10 +324,6 @@ def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
         if FEWEST <= len(base) <= processes.MOST:
             shift, _ = processes.learn(train.signatures, base, train.us).correction(test.signatures)
             found[PROCESS][held] = ahead * np.exp(shift)
-    missing = np.isnan(found[ROOFLINE])  # one group alone: nothing is left to fit to
-    if missing.any():
-        every = fit_rooflines(samples.signatures, samples.us).us(samples.signatures)
-        found[ROOFLINE][missing] = every[missing]
     return found
 
 
@@ -294,6 +341,8 @@ def _scores(samples: Samples, held: Mapping[str, F64], learner: str) -> dict[str
     found = {}
     for family in families:
         mine = of[family]
+        if np.isnan(held[ROOFLINE][mine]).any():
+            continue
         groups = len(np.unique(names[mine]))
         roofline = score(samples.us[mine], held[ROOFLINE][mine], groups)
         if family not in sure:
@@ -314,39 +363,6 @@ def _scores(samples: Samples, held: Mapping[str, F64], learner: str) -> dict[str
             why=why,
         )
     return found
-
-
-def pooled(gains: Sequence[tuple[float, float]], groups: Sequence[int]) -> list[tuple[float, float]]:
-    """Gains with their standard errors, each of so many groups, drawn towards their mean as far as they are alike
-    (empirical Bayes; variance between them after DerSimonian and Laird, "Meta-analysis in clinical trials", 1986).
-    Standard errors of few groups are drawn towards the usual scatter of groups: two that agree by chance are not sure.
-    A gain of one group is what the others say."""
-    count, gain, doubt = np.array(groups, float), np.array([g for g, _ in gains]), np.array([d for _, d in gains])
-    many = count > 1
-    if not many.any():
-        return list(gains)
-    scatter = np.where(many, doubt, 0.0) ** 2 * count
-    usual = float((scatter * (count - 1)).sum() / (count - 1)[many].sum())
-    variance = np.maximum((scatter * (count - 1) + usual * USUAL_GROUPS) / (count - 1 + USUAL_GROUPS) / count, 1e-12)
-    own, its = gain[many], variance[many]
-    weight = 1 / its
-    apart = float((weight * (own - (weight * own).sum() / weight.sum()) ** 2).sum())
-    freedom = float(weight.sum() - (weight**2).sum() / weight.sum())
-    between = max(0.0, (apart - (len(own) - 1)) / freedom) if freedom > 0 else 0.0
-    weight = 1 / (its + between)
-    middle, unsure = float((weight * own).sum() / weight.sum()), float(1 / weight.sum())
-    keep = np.where(many, between / (between + variance), 0.0)
-    mean = keep * gain + (1 - keep) * middle
-    error = np.sqrt(np.where(many, keep * variance, between) + (1 - keep) ** 2 * unsure)
-    return list(zip(mean.tolist(), error.tolist(), strict=True))
-
-
-def gain_of(lower: F64, groups: npt.NDArray[np.str_]) -> tuple[float, float]:
-    """Mean over the groups of how much the error is lower, and the standard error of that: samples of one group are
-    alike, and count once. One group says nothing: its standard error is infinite."""
-    means = np.array([lower[groups == name].mean() for name in np.unique(groups)])
-    doubt = float(means.std(ddof=1) / np.sqrt(len(means))) if len(means) > 1 else np.inf
-    return float(means.mean()), doubt
 
 
 def score(measured: F64, predicted: F64, groups: int) -> Score:
@@ -372,15 +388,16 @@ def _links(rows: Rows) -> tuple[dict[str, Link], list[str]]:
 
 
 def load(data: bytes, limit: int = 1 << 28) -> CostModel:
-    """A model from its document. Raises `DocumentError`; `TreesError` where its trees are none, when they are used."""
-    return decode(data, CostModel, FAMILY, MAJOR, limit)[0]
+    """A model from its document. Raises `DocumentError`, also of what no device can do (`possible`)."""
+    return checked(decode(data, CostModel, FAMILY, MAJOR, limit)[0])
 
 
 def told(model: CostModel) -> list[str]:
     """The model's scores as lines."""
     lines = [f"{model.device}: {model.signatures} signatures"]
     by_use: Counter[str] = Counter(scores.used for scores in model.scores.values())
-    lines.append(", ".join(f"{count} families by {used}" for used, count in by_use.most_common()))
+    by = ", ".join(f"{count} families by {used}" for used, count in by_use.most_common())
+    lines.append(by or "no scores: all that was measured is on one group of shapes, so that nothing could be held out")
     for family, scores in sorted(model.scores.items()):
         ours = "-" if scores.learned is None else f"{scores.learned.median:.1%}"
         lines.append(

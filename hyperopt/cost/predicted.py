@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from hyperopt.cost.features import rows_of
 from hyperopt.cost.model import CostModel
 from hyperopt.cost.work import Table
 from hyperopt.profile import IDLE, Profile
+
+INTERVAL = 0.9
+"""Probability that `interval_us` of a profile speaks of."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,8 @@ def predicted(profile: Profile, model: CostModel, table: Table, level: float | N
     if level is not None and not 0.5 < level < 1:
         raise ValueError(f"level {level} is not between 0.5 and 1")
     rows = rows_of(profile, table, model.device)
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    found = model.predict(rows.signatures, context, 0.9 if level is None else 2 * level - 1).of(rows.signature)
-    us = found.us if level is None else found.high
+    found = model.predict_rows(rows, INTERVAL)
+    us = found.us if level is None else model.predict_rows(rows, 2 * level - 1).high
     kept = Counter(rows.uncounted)
     operators = list(profile.operators)
     sources: Counter[str] = Counter()
@@ -50,7 +52,13 @@ def predicted(profile: Profile, model: CostModel, table: Table, level: float | N
             kept["the model has no interval for it: measured too little"] += 1
             continue
         source = str(found.source[row])
-        operators[place] = structs.replace(operators[place], duration_us=round(float(us[row]), 3), predicted=source)
+        low, high = float(found.low[row]), float(found.high[row])
+        operators[place] = structs.replace(
+            operators[place],
+            duration_us=round(float(us[row]), 3),
+            predicted=source,
+            interval_us=UNSET if isnan(low) else (round(low, 3), round(high, 3)),
+        )
         sources[source] += 1
     told = "likeliest" if level is None else f"not exceeded with probability {level:g}"
     note = f"durations of {sum(sources.values())} operators are predicted ({told}) by a model of {model.device}"

@@ -76,20 +76,23 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True):
         """Of the logarithm of what is remembered, as a guess at another run's."""
         return MEDIANS * self.spread(us, times, spread) ** 2 / times + self.apart**2
 
-    def factors(self, us: F64, times: F64, spread: F64, again: F64, level: float) -> tuple[F64, F64] | None:
+    def factors(
+        self, us: F64, times: F64, spread: F64, again: F64, level: float
+    ) -> tuple[F64, F64, npt.NDArray[np.bool_]]:
         """Logarithms of the factors on what is remembered between which the median of `again` executions lies (1: a
-        single execution) with probability `level`; None: too few repeat to say."""
+        single execution) with probability `level`. Where the last is false too few repeat to say, and the factors are
+        those of the widest level that can be said."""
         squared = MEDIANS * self.spread(us, times, spread) ** 2
-        low, high = np.zeros(len(us)), np.zeros(len(us))
+        low, high, known = np.zeros(len(us)), np.zeros(len(us)), np.zeros(len(us), bool)
         for errors, mine in ((self.single, again <= 1), (self.medians, again > 1)):
-            if not mine.any():
-                continue
-            ends = [errors.quantile(POOL, q) for q in ((1 - level) / 2, (1 + level) / 2)]
+            known[mine] = errors.widest(POOL) >= level - 1e-9
+            within = min(level, errors.widest(POOL))
+            ends = [errors.quantile(POOL, q) for q in ((1 - within) / 2, (1 + within) / 2)]
             if ends[0] is None or ends[1] is None:
-                return None
+                continue
             scale = np.sqrt(squared[mine] * (1 / times[mine] + 1 / np.maximum(again[mine], 1)) + self.apart**2)
             low[mine], high[mine] = min(ends[0], 0.0) * scale, max(ends[1], 0.0) * scale
-        return low, high
+        return low, high, known
 
 
 def repeats_of(rows: Rows, samples: Samples) -> Repeats | None:

@@ -61,6 +61,16 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         far = away(signatures, self.ranges)
         return Forest(self.trees).predict(columns) * np.clip(1.0 - far, 0.0, 1.0), far
 
+    def between(self, signatures: Signatures, context: F64, base: F64) -> F64:
+        """The correction, of what runs in both phases as the mean of the two by its share of each."""
+        backward = context[:, CONTEXT.index("backward")]
+        ends = []
+        for phase in (0.0, 1.0):
+            one = context.copy()
+            one[:, CONTEXT.index("backward")] = phase
+            ends.append(self.correction(signatures, one, base)[0])
+        return np.asarray((1 - backward) * ends[0] + backward * ends[1])
+
 
 def group_of(families: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
     return np.array([GROUPS.get(family, MEMORY) for family in families.tolist()], np.str_)

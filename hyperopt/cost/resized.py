@@ -19,13 +19,17 @@ from hyperopt.profile import Operator, Profile, Storage
 
 @dataclass
 class Told:
-    """What has to be said beside the answer: notes, how many blocks were split by length, and how many workspaces are
-    taken to grow with the tensors."""
+    """What has to be said beside the answer: notes, how many blocks were split by length, how many workspaces are taken
+    to grow with the tensors, and which inputs no operator reads (their shapes are not known)."""
 
     notes: list[str] = field(default_factory=list)
     assumed: int = 0
     workspaces: int = 0
+    unread: dict[int, str] = field(default_factory=dict)
 
+
+MOST_BYTES = 2**53
+"""The largest size that a profile may have (`hyperopt.profile`)."""
 
 Tensor = tuple[tuple[int, ...], str]
 
@@ -42,11 +46,14 @@ def rewritten(
     sizes: dict[int, int] = {}
     for storage in profile.storages:
         if storage.id not in storages:
-            _check_unseen(profile, storage)
+            _check_unseen(profile, storage, told)
             sizes[storage.id] = storage.bytes
             continue
         seen = followed.storages[storage.id]
         was, now = bytes_of(seen.shape, seen.dtype), bytes_of(*storages[storage.id])
+        if now > MOST_BYTES:
+            problem = f"storage {storage.id} would be a tensor {list(storages[storage.id][0])} of {now} bytes"
+            raise DocumentError(f"$.storages[{len(sizes)}].bytes", problem, f"keep every size below {MOST_BYTES} bytes")
         if now == was:
             sizes[storage.id] = storage.bytes
         elif rounded and not storage.resident_at_start:
@@ -63,6 +70,11 @@ def rewritten(
             found.append(operator)
             continue
         workspace = _workspace(operator, seen_by, now_by, told)
+        most = max((bytes_of(*tensor) for tensor in now_by), default=0)
+        if max(most, workspace) > MOST_BYTES:
+            problem = f"{operator.type} would work on {max(most, workspace)} bytes at once"
+            remedy = f"keep every size below {MOST_BYTES} bytes"
+            raise DocumentError(f"$.operators[{len(found)}].shapes", problem, remedy)
         shapes, dtypes = tuple(t[0] for t in now_by), tuple(t[1] for t in now_by)
         found.append(structs.replace(operator, shapes=shapes, dtypes=dtypes, workspace_bytes=workspace))
     changed = tuple(structs.replace(s, bytes=sizes[s.id]) if s.bytes != sizes[s.id] else s for s in profile.storages)
@@ -78,12 +90,16 @@ def _of_storage(operator: Operator, place: int, followed: Followed, storages: di
     return shape, dtype
 
 
-def _check_unseen(profile: Profile, storage: Storage) -> None:
+def _check_unseen(profile: Profile, storage: Storage, told: Told) -> None:
     """A storage that no operator names by shape: small ones and weights stay, of others nobody knows."""
-    if storage.kind in FIXED or storage.bytes <= PADDING:
+    if storage.kind in FIXED or (storage.bytes <= PADDING and storage.kind != "input"):
         return
     user = next((i for i, o in enumerate(profile.operators) if storage.id in o.accesses), None)
     if user is None:
+        if storage.kind == "input":
+            told.unread[storage.id] = f"{storage.name or f'storage {storage.id}'} ({storage.bytes} bytes)"
+        return
+    if storage.bytes <= PADDING:
         return
     what = f"{profile.operators[user].type} uses storage {storage.id} ({storage.kind}, {storage.bytes} bytes)"
     raise DocumentError(

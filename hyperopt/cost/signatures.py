@@ -92,21 +92,22 @@ class Signatures:
 
     def only(self, chosen: Mask) -> Signatures:
         """Those that are true in `chosen`."""
-        if chosen.all():
-            return self
-        keep = chosen.tolist()
-        groups = self.groups
+        return self if chosen.all() else self.at(np.flatnonzero(chosen))
+
+    def at(self, places: npt.NDArray[np.int64]) -> Signatures:
+        """Those at `places`, in that order; one may stand in several."""
+        each, groups = places.tolist(), self.groups
         return Signatures(
-            keys=tuple(compress(self.keys, keep)),
-            groups=Groups(tuple(compress(groups.every, keep)))
+            keys=tuple(self.keys[place] for place in each),
+            groups=Groups([groups.every[place] for place in each])
             if isinstance(groups, Groups)
-            else tuple(compress(groups, keep)),
-            names=self.names[chosen],
-            families=self.families[chosen],
-            flops=self.flops[chosen],
-            read=self.read[chosen],
-            written=self.written[chosen],
-            numbers=self.numbers[chosen],
+            else tuple(groups[place] for place in each),
+            names=self.names[places],
+            families=self.families[places],
+            flops=self.flops[places],
+            read=self.read[places],
+            written=self.written[places],
+            numbers=self.numbers[places],
         )
 
 

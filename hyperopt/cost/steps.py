@@ -37,7 +37,7 @@ class StepModel:
 
     def kernels_us(self, rows: Rows) -> F64:
         """Of every kernel."""
-        us = _predicted(self.kernels, rows)
+        us = self.kernels.predict_rows(rows).us
         if self.inside is not None:
             us = us * np.exp(self.inside.correction(rows.signatures)[0][rows.signature])
         return us
@@ -68,12 +68,6 @@ def fit_steps(kernels: CostModel, steps: Sequence[tuple[Rows, float]]) -> StepMo
         np.array([us for _, us in steps]),
     )
     return StepModel(kernels, inside, share, gap, once)
-
-
-def _predicted(model: CostModel, rows: Rows) -> F64:
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    return model.predict(rows.signatures, context).us[rows.signature]
 
 
 def _constants(kernels: F64, counts: F64, us: F64) -> tuple[float, float, float]:

@@ -1,7 +1,8 @@
 """Whether a new model takes the place of the one in use, and whether that still fits what is measured.
 
-A new model has seen new measurements; that alone does not make it better. Both are compared on groups of shapes that
-neither has seen: the one in use because they are new, the new one because they are held out of it, fold by fold.
+A new model has seen new measurements; that alone does not make it better, and it takes no place where it covers less
+than the one in use (`lacks`). Both are compared on groups of shapes that neither has seen: the one in use because they
+are new, the new one because they are held out of it, fold by fold.
 
     measurements of ──▶ shapes that are new to the model in use ──▶ who errs less?  ──▶ promoted, or not
     all profiles        shapes that it knows                    ──▶ drifted?        ──▶ promoted: the device has changed
@@ -9,30 +10,31 @@ neither has seen: the one in use because they are new, the new one because they 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from hyperopt.cost.drift import Drift, drift_of
 from hyperopt.cost.features import Rows, Samples, samples_of
-from hyperopt.cost.model import LINK, SURE, CostModel, fit, gain_of, held_out
+from hyperopt.cost.gains import gain_of
+from hyperopt.cost.model import LINK, SURE, CostModel, fit, held_out
+from hyperopt.cost.ranges import FADE
 
 FEWEST_GROUPS = 8
 """Groups of shapes that are new to the model in use, below which nothing is said about who is better on such."""
 
-FEWEST_SAMPLES = 20
+FEWEST_SHAPES = 19
+"""Groups of shapes below which there is no model: it could give no 90 % interval (`intervals.Errors.quantile`), so
+that neither a robust plan nor drift could be had of it."""
 
 
-@dataclass(frozen=True)
-class Drift:
-    """Of `samples` that the model has an interval for, `outside` lie beyond it, where 1 - `level` is expected.
-    `drifted`: more than chance explains (three standard errors), and there are enough to say. `families`: share
-    outside by family."""
+TOLD = 3
+"""Of what a model lacks."""
 
-    samples: int
-    outside: float
-    level: float
-    drifted: bool
-    families: dict[str, float]
+
+class TooFew(ValueError):
+    """Not enough was measured to say anything; the message says how much there is, and what is needed."""
 
 
 @dataclass(frozen=True)
@@ -45,42 +47,62 @@ class Trained:
     drift: Drift | None
 
 
-def drift_of(model: CostModel, samples: Samples, level: float = 0.9) -> Drift:
-    """What new measurements say of a model's intervals."""
-    found = model.predict(samples.signatures, samples.context, level, samples.times)
-    known = ~np.isnan(found.low)
-    outside = ((samples.us < found.low) | (samples.us > found.high))[known]
-    count = len(outside)
-    share = float(outside.mean()) if count else 0.0
-    chance = 1 - level
-    limit = chance + 3 * np.sqrt(chance * level / max(count, 1))
-    families = samples.signatures.families[known]
-    return Drift(
-        samples=count,
-        outside=share,
-        level=level,
-        drifted=bool(count >= FEWEST_SAMPLES and share > limit),
-        families={str(family): float(outside[families == family].mean()) for family in np.unique(families)},
-    )
+def groups_of(device: str, samples: Samples) -> int:
+    """Of shapes. Raises `TooFew`."""
+    groups = len(set(samples.signatures.groups))
+    if groups < FEWEST_SHAPES:
+        raise TooFew(
+            f"{groups} groups of shapes were measured on {device or 'a device without a name'}, {FEWEST_SHAPES} are "
+            "needed for intervals: profile more, with shapes and durations, for example with `hyperopt calibrate`"
+        )
+    return groups
+
+
+def lacks(new: CostModel, current: CostModel) -> str:
+    """What the model in use covers and the new one does not, in words; empty: nothing. A family is covered by at least
+    half as many signatures, which reach as far as those in FLOPs and bytes, but for as much as a correction is used
+    beyond its data (`ranges.FADE`)."""
+    found = []
+    for family, count in sorted(current.counts.items()):
+        own = new.counts.get(family, 0)
+        if 2 * own < count:
+            found.append(f"{own} signatures of {family} where that has {count}")
+        elif family in new.ranges and family in current.ranges:
+            ours, theirs = new.ranges[family], current.ranges[family]
+            for what, low, high in (("FLOPs", 0, 1), ("bytes", 2, 3)):
+                if ours[low] > theirs[low] + FADE or ours[high] < theirs[high] - FADE:
+                    found.append(f"{what} of {family} from {_span(ours, low)} where that has {_span(theirs, low)}")
+    more = [f"{len(found) - TOLD} more"] if len(found) > TOLD else []
+    return "; ".join([*found[:TOLD], *more])
+
+
+def _span(ends: Sequence[float], first: int) -> str:
+    return f"{np.expm1(ends[first]):.3g} to {np.expm1(ends[first + 1]):.3g}"
 
 
 def train(rows: Rows, current: CostModel | None, seed: int = 0) -> Trained:
     """A model of all rows, and whether it takes the place of `current`. Raises ValueError for another device, and
-    without any duration."""
+    without any duration; `TooFew`."""
     if current is not None and current.device != rows.device:
         raise ValueError(f"measurements of {rows.device}, a model of {current.device}: train one model for each device")
+    samples = samples_of(rows.only(rows.families != LINK))
+    if len(samples.us):
+        groups_of(rows.device, samples)
     model = fit(rows, seed)
     if current is None:
         return Trained(model, True, "there was no model in use", None)
     if model.data_digest == current.data_digest:
         return Trained(model, False, "nothing was measured since", None)
-    samples = samples_of(rows.only(rows.families != LINK))
     known = np.array([key in current.seen for key in samples.signatures.keys])
     groups = np.array(samples.signatures.groups, np.str_)
     new = ~np.isin(groups, np.unique(groups[known]))
     drift = drift_of(current, samples.only(known)) if known.any() else None
-    if drift is not None and drift.drifted:
-        return Trained(model, True, f"{drift.outside:.0%} of what is measured again is outside its intervals", drift)
+    changed = drift is not None and drift.drifted
+    if missing := lacks(model, current):
+        why = f"it covers less than the one in use: {missing} (give the profiles that this was fitted to as well)"
+        return Trained(model, False, f"{drift.told()}, but {why}" if drift is not None and changed else why, drift)
+    if drift is not None and changed:
+        return Trained(model, True, drift.told(), drift)
     count = len(np.unique(groups[new]))
     if count < FEWEST_GROUPS:
         return Trained(model, False, f"{count} groups of shapes are new: too few to say who is better on such", drift)

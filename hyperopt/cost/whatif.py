@@ -24,6 +24,7 @@ from msgspec import UNSET, structs
 from hyperopt.cost import collectives
 from hyperopt.cost.features import device_of, rows_of
 from hyperopt.cost.followed import Seen, bytes_of, follow, inputs_of, see
+from hyperopt.cost.formulas import Tensor
 from hyperopt.cost.messages import level_of
 from hyperopt.cost.model import SEEN, CostModel, Predictions
 from hyperopt.cost.resized import Told, rewritten
@@ -117,6 +118,8 @@ def what_if(
         told.notes.append(f"{told.assumed} blocks are split where a dimension has the old length")
     if told.workspaces:
         told.notes.append(f"workspaces of {told.workspaces} operators are taken to grow as their tensors do")
+    if told.unread:
+        told.notes.append(f"no operator reads these inputs, which keep their size: {', '.join(told.unread.values())}")
     idle = sum(o.type == IDLE for o in after.operators)
     if idle:
         told.notes.append(f"idle time, of {idle} operators, is as it was")
@@ -185,9 +188,16 @@ def _cast(profile: Profile, table: Table, old: str, new: str, told: Told) -> Pro
             raise DocumentError(
                 "--dtype", f"element type {name!r} is unknown", "use a name such as float32 or bfloat16"
             )
+    if (was := _sort_of(old)) != (will := _sort_of(new)):
+        problem = f"{old} is {was}, {new} is {will}: no other precision of it"
+        raise DocumentError("--dtype", problem, "give a type of the same sort, such as bfloat16 for float32")
     if old == new:
         return profile
     followed = see(profile, table)
+    types = {dtype for o in profile.operators for dtype in o.dtypes}
+    if old not in types:
+        there = ", ".join(sorted(types)) or "not said"
+        raise DocumentError("--dtype", f"no tensor of the step is of type {old}", f"element types are: {there}")
     by_id = profile.by_id
 
     def dtype_of(seen: Seen) -> str:
@@ -199,6 +209,14 @@ def _cast(profile: Profile, table: Table, old: str, new: str, told: Told) -> Pro
     )
     return rewritten(profile, followed, {s: (t.shape, dtype_of(t)) for s, t in followed.storages.items()},
                       [[(t.shape, dtype_of(t)) for t in tensors] for tensors in followed.operators], told)  # fmt: skip
+
+
+def _sort_of(dtype: str) -> str:
+    """What its numbers are: a type of another sort holds other numbers, not the same more or less exactly."""
+    if Tensor((), dtype).whole:
+        return "a float"
+    name = dtype.lower()
+    return "complex" if name.startswith("complex") else "of truth values" if name == "bool" else "an integer"
 
 
 def _moved(profile: Profile, device: Profile, model: CostModel) -> Profile:
@@ -231,10 +249,8 @@ class _Rows:
 
 def _predicted(profile: Profile, model: CostModel, table: Table) -> _Rows:
     rows = rows_of(profile, table, model.device)
-    context = np.zeros((len(rows.signatures.keys), rows.context.shape[1]))
-    context[rows.signature] = rows.context
-    full = model.predict(rows.signatures, context, LEVEL).of(rows.signature)
-    bare = structs.replace(model, seen={}).predict(rows.signatures, context, LEVEL).of(rows.signature)
+    full = model.predict_rows(rows, LEVEL)
+    bare = structs.replace(model, seen={}).predict_rows(rows, LEVEL)
     return _Rows(full, bare, {place: i for i, place in enumerate(rows.place.tolist())}, rows.uncounted)
 
 

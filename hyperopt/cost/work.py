@@ -27,7 +27,10 @@ from hyperopt.profile import Operator
 __all__ = ["Kind", "OperatorFileError", "Table", "Tensor", "Uncounted", "Work", "tensors_of"]
 
 PREFIX = re.compile(r"^(aclnn|aten::|torch_npu::|c10d::)?(npu_)?(inplace)?_?", re.IGNORECASE)
-FIELDS = {"family", "formula", "flops", "updates", "names", "types"}
+FIELDS = {"family", "formula", "flops", "updates", "layout", "names", "types"}
+UPDATING = ("update", "update_apart", "update_all")
+"""Formulas that need `updates`."""
+LAYOUTS = ("", "BNSD", "BSND")
 
 
 class OperatorFileError(ValueError):
@@ -37,13 +40,14 @@ class OperatorFileError(ValueError):
 @dataclass(frozen=True)
 class Kind:
     """What is known of a type: `flops` per element for formulas that count elements; `updates`: how many of the
-    leading inputs an optimizer writes."""
+    leading inputs an optimizer writes; `layout`: of four axes in attention, where all kernels of the type have it."""
 
     name: str
     family: str
     formula: str
     flops: int = 1
     updates: int = 0
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,11 @@ def _read(tables: Mapping[str, Any], known: Mapping[str, Kind], file: str) -> di
                     f"{file}: [{name}] {canonical} has family {kind.family!r} and formula {kind.formula!r} "
                     f"(give a family, and a formula of: {', '.join(sorted(FORMULAS))})"
                 )
+            if kind.formula in UPDATING and not kind.updates:
+                raise OperatorFileError(
+                    f"{file}: [{name}] {canonical} has formula {kind.formula!r} and no `updates` "
+                    "(give `updates`, how many of the leading inputs it writes)"
+                )
             for spelling in {spelled(word): word for word in (canonical, *others, *table.get("names", ()))}:
                 if spelling in found:
                     raise OperatorFileError(
@@ -163,6 +172,7 @@ def _check(table: object, name: str, file: str) -> None:
         names, types = table.get("names", []), table.get("types", {})
         fits = (
             all(isinstance(table.get(field, ""), str) for field in ("family", "formula"))
+            and table.get("layout", "") in LAYOUTS
             and all(type(table.get(field, 0)) is int and table.get(field, 0) >= 0 for field in ("flops", "updates"))
             and isinstance(types, dict)
             and all(
@@ -172,6 +182,6 @@ def _check(table: object, name: str, file: str) -> None:
         )
     if not fits:
         raise OperatorFileError(
-            f"{file}: [{name}] is no table of family, formula (words), flops, updates (whole numbers), names (a list "
-            "of words) and types (lists of words by name)"
+            f"{file}: [{name}] is no table of family, formula (words), layout (BNSD or BSND), flops, updates (whole "
+            "numbers), names (a list of words) and types (lists of words by name)"
         )

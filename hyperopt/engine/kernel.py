@@ -5,27 +5,25 @@
     an operator's turns   copy in · copy in · execution again · the operator, and what stands after it
     each turn             judged by legality ─ asks for room ─ booked ─ frees what dies with it
 
-Legality and room go by listed order (script.py), and the time is told at once (replay.py). All of it is in this
-file, constants too: numba's cache is as old as the file it compiles, and would not notice a number that changed
-elsewhere. The loop is one function with local scalars, because numba counts references of every array that is
-handed to another; with helper functions it took three times as long. Bytes and nanoseconds are int64 (`arrays` makes
-sure that they fit), storages and operators are positions.
+Legality and room go by listed order (script.py), and the time is told at once (replay.py). The loop is one function
+with local scalars, because numba counts references of every array that is handed to another; with helper functions it
+took three times as long. There is no wrapper for C, and nothing that numba would rewrite: that takes less to compile.
+Bytes and nanoseconds are int64 (`arrays` makes sure that they fit), storages and operators are positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from hyperopt.engine.compiled import compiled
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 I8 = NDArray[np.int8]
-F = TypeVar("F", bound=Callable[..., Any])
 
 COPY_OUT, RELEASE, RELEASE_HOST = 0, 1, 2
 """Kinds of what stands after an operator."""
@@ -125,19 +123,7 @@ class Record(NamedTuple):
     copies: I64  # (copies, 7): storage, operator, tier, out, issue, start, end
 
 
-def compiled(function: F) -> F:
-    """Machine code, kept beside this file or in the user's cache; where neither can be written, made each time.
-
-    Without the wrapper for C and the rewrites of array expressions, of which there are none, it takes less to make.
-    """
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True, "no_cfunc_wrapper": True}
-    try:
-        return cast(F, njit(cache=True, **options)(function))
-    except RuntimeError:
-        return cast(F, njit(**options)(function))
-
-
-@compiled
+@compiled(nogil=True, error_model="numpy", no_rewrites=True, no_cfunc_wrapper=True)
 def walk(
     tables: Tables, orders: Orders, state: State, record: Record, limit: int, budgets: I64, first: int, end_op: int
 ) -> int:

@@ -3,6 +3,7 @@
 comparable.py   may the two be compared at all, and what differs besides the code
 memory.py       replayed peaks, exactly, with the storages that make the difference
 samples.py      measured values of both sides, interleaved or of separate jobs
+clock.py        the tick of the clock that readings come from
 ranks.py        the statistics: signed ranks, rank sums, bounds, many metrics
 fit.py          must it fit in a limit: by itself, with a plan, or not
 history.py      where a branch's figures changed: advice
@@ -14,7 +15,7 @@ verdict.py      pass, regression or inconclusive
 from hyperopt.gate.memory import Threshold
 from hyperopt.gate.samples import Metric, Samples
 from hyperopt.gate.throughput import Finding, Sensitivity
-from hyperopt.gate.verdict import Check, Policy, check, check_samples, with_fit
+from hyperopt.gate.verdict import Check, Policy, check, check_samples, nothing_to_compare, with_fit
 
 __all__ = [
     "Check",
@@ -26,5 +27,6 @@ __all__ = [
     "Threshold",
     "check",
     "check_samples",
+    "nothing_to_compare",
     "with_fit",
 ]

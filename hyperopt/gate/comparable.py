@@ -8,7 +8,7 @@ from hyperopt.profile import IDLE, Operator, Profile
 def obstacles(baseline: Profile, candidate: Profile) -> list[str]:
     """Why the two profiles must not be judged against each other; empty if they may.
 
-    A setting that one of the two does not give is not an obstacle.
+    A setting that only one of the two gives is one too: it may differ. What neither gives is not.
     """
     settings = (
         ("framework", baseline.run.framework, candidate.run.framework),
@@ -18,14 +18,18 @@ def obstacles(baseline: Profile, candidate: Profile) -> list[str]:
         ("mode", baseline.adapter.mode, candidate.adapter.mode),
     )
     found = [
-        f"different {name}: baseline {before!r}, candidate {after!r}"
+        f"different {name}: baseline {_given(before)}, candidate {_given(after)}"
         for name, before, after in settings
-        if before and after and before != after
+        if before != after
     ]
     ranks = [f"rank {p.run.rank} of {p.run.world_size}" for p in (baseline, candidate)]
     if ranks[0] != ranks[1]:
         found.append(f"different ranks: baseline {ranks[0]}, candidate {ranks[1]}")
     return found
+
+
+def _given(setting: str) -> str:
+    return repr(setting) if setting else "gives none"
 
 
 def changes(baseline: Profile, candidate: Profile) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from hyperopt.gate.memory import Status
 from hyperopt.plan import Plan
-from hyperopt.profile import ns
+from hyperopt.profile import Profile, ns
 
 How = Literal["by itself", "with a plan", "not", "unknown"]
 
@@ -66,7 +66,17 @@ def by_itself(required: Requirement, peak_bytes: int) -> Fit | None:
     if peak_bytes > required.hbm_bytes:
         return None
     reason = f"fits by itself: peak {peak_bytes} of {required.hbm_bytes} bytes"
-    return Fit("by itself", reason, required.hbm_bytes, required.max_slowdown_percent, peak_bytes)
+    limits = (required.hbm_bytes, required.max_slowdown_percent, peak_bytes)
+    return Fit("by itself", reason, *limits, host_peak_bytes=0)
+
+
+def not_known(required: Requirement, profile: Profile) -> Fit | None:
+    """The answer for a profile that says nothing of memory; None for one that does."""
+    if profile.operators and profile.storages:
+        return None
+    lack = "has times but no storages" if profile.operators else "has no operators"
+    reason = f"whether it fits is not known: the candidate {lack}; capture with memory profiling on"
+    return Fit("unknown", reason, required.hbm_bytes, required.max_slowdown_percent, 0)
 
 
 def with_plan(required: Requirement, peak_bytes: int, plan: Plan) -> Fit:

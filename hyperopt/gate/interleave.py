@@ -10,9 +10,12 @@ steps), or {"values": [...], "unit": "1/s", "better": "higher"}. Without one, th
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -22,12 +25,20 @@ from hyperopt.gate.samples import Better, Metric, Samples, Steps, check
 SECONDS = "wall_s"
 
 
-class Measured(msgspec.Struct, frozen=True):
-    """What a run says of one metric."""
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a run says of one metric. A key that is none is refused: a `beter` would turn the verdict."""
 
     values: Steps
     unit: str = ""
     better: Better = "lower"
+
+    @property
+    def kind(self) -> tuple[str, Better]:
+        return self.unit, self.better
+
+    @property
+    def told_kind(self) -> str:
+        return f"{repr(self.unit) if self.unit else 'no unit'} ({self.better} is better)"
 
 
 Run = dict[str, Measured]
@@ -46,19 +57,25 @@ def interleave(
 ) -> Samples:
     """`pairs` that count after `warmup_runs` that do not; `say` is told of each run.
 
-    Raises `DocumentError` where a command fails, takes longer than `timeout_s`, or measures other things than before.
+    The pairs that count begin with A B, whatever the warm-up. Raises `DocumentError` where a command fails, takes
+    longer than `timeout_s` (what it has started is ended with it), or measures other metrics than before, or in other
+    units.
     """
     commands = {"baseline": list(baseline), "candidate": list(candidate)}
     runs: dict[str, list[Run]] = {side: [] for side in commands}
-    for pair in range(warmup_runs + pairs):
+    for pair in range(-warmup_runs, pairs):
         for side in ("candidate", "baseline") if turned(pair) else ("baseline", "candidate"):
             found = _run(side, commands[side], timeout_s)
             expected = next((kept[0] for kept in runs.values() if kept), found)
             if found.keys() != expected.keys():
                 told = f"measured {', '.join(sorted(found))}; runs before it {', '.join(sorted(expected))}"
                 raise DocumentError(f"--{side}", told, "let both print the same metrics, every time")
+            for name, one in found.items():
+                if one.kind != expected[name].kind:
+                    told = f"measured {name} in {one.told_kind}; runs before it in {expected[name].told_kind}"
+                    raise DocumentError(f"--{side}", told, "let both print the same unit and direction, every time")
             runs[side].append(found)
-            say(f"pair {pair + 1 - warmup_runs} of {pairs}, {side}: {_told(found)}")
+            say(f"pair {pair + 1} of {pairs}, {side}: {_told(found)}")
     before, after = runs["baseline"], runs["candidate"]
     metrics = tuple(
         Metric(
@@ -83,17 +100,17 @@ def turned(pair: int) -> bool:
 def _run(side: str, command: list[str], timeout_s: float | None) -> Run:
     begun = time.perf_counter()
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False)
+        code, out, err = _finished(command, timeout_s)
     except subprocess.TimeoutExpired as late:
         raise DocumentError(f"--{side}", f"not finished after {timeout_s:g} s", "allow more, or measure less") from late
     except OSError as error:
         raise DocumentError(f"--{side}", f"cannot be started: {error}", "give a command that runs here") from error
     seconds = time.perf_counter() - begun
-    if ran.returncode:
-        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    if code:
+        last = (err.strip().splitlines() or ["it said nothing"])[-1]
         remedy = "let the command succeed by itself first"
-        raise DocumentError(f"--{side}", f"exit code {ran.returncode}: {last}", remedy)
-    line = (ran.stdout.strip().splitlines() or [""])[-1]
+        raise DocumentError(f"--{side}", f"exit code {code}: {last}", remedy)
+    line = (out.strip().splitlines() or [""])[-1]
     if not line.startswith("{"):
         return {SECONDS: Measured((seconds,), "s")}
     try:
@@ -102,6 +119,23 @@ def _run(side: str, command: list[str], timeout_s: float | None) -> Run:
         remedy = "print one JSON object of numbers, lists of numbers, or {values, unit, better} as the last line"
         raise DocumentError(f"--{side}", f"its last line: {error}", remedy) from error
     return {name: _measured(value) for name, value in found.items()}
+
+
+def _finished(command: list[str], timeout_s: float | None) -> tuple[int, str, str]:
+    """Exit code, standard output and error. A command that is not let finish is ended with all that it has started,
+    which would go on measuring beside the next run: it has a session, and so a process group, of its own."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, errors="replace", start_new_session=True
+    ) as running:
+        try:
+            out, err = running.communicate(timeout=timeout_s)
+        except BaseException:  # the time is over, or the user has pressed Ctrl-C
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            raise
+    return running.returncode, out, err
 
 
 def _measured(value: float | Steps | Measured) -> Measured:

@@ -8,8 +8,13 @@ Everything is judged by the order of the values, never by their size alone: one 
 
 Both come with the estimate that belongs to the test (Hodges and Lehmann 1963): the median of all pairwise means, or of
 all differences between the groups; and with the bounds that say the same as the test: the lower one is above the limit
-exactly when the test says so at that level (but for ties, where the bounds are the more careful of the two).
-Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods, 3rd ed. 2014, chapters 3 and 4.
+exactly when the test says so at that level. Source: Hollander, Wolfe and Chicken, Nonparametric Statistical Methods,
+3rd ed. 2014, chapters 3 and 4.
+
+Ties: what lies at the limit, to within the rounding of a logarithm, does not count as beyond it. Had tied values been
+told apart by a finer measure, the statistic could only be higher, and its distribution would be the one that is counted
+here: so the level holds for any ties and zeros, and test and bounds stay one (docs/why/gate.md has the other
+treatments).
 
 scipy is imported where it is used: it takes longer to load than most commands take.
 """
@@ -28,17 +33,17 @@ Floats = NDArray[np.float64]
 EXACT_PAIRS = 50
 """Up to so many values the distribution of the statistic is counted; above, the normal one is within rounding of it."""
 
-EXACT_TIED = 13
-"""The same where values tie: every sign of every value is tried."""
-
 MOST_VALUES = 2000
 """Above, the pairwise means would fill the memory; the medians of blocks say the same."""
+
+ROUNDING = 1e-12
+"""Log ratios closer than this are equal: the logarithm of a measured value is that uncertain at worst."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """`center`: Hodges-Lehmann; `low`, `high`: one-sided bounds, each at the level (minus and plus infinity where so
-    few values allow none); `p`: of the test that the center is above the limit."""
+    few values allow none); `p`: of the test that the center is above the limit (ties against it)."""
 
     center: float
     low: float
@@ -46,45 +51,36 @@ class Estimate:
     p: float
 
 
-def of_pairs(differences: Sequence[float] | Floats, limit: float, level: float) -> Estimate:
+def of_pairs(differences: Sequence[float] | Floats, limit: float, level: float, slack: float = 0.0) -> Estimate:
     """The center of symmetric `differences` (any unit) against `limit`: one-sided Wilcoxon signed-rank.
 
+    `slack`: by how much each difference may be off, whatever was measured: the bounds are that much further apart.
     Raises ValueError without any value, or with more than MOST_VALUES.
     """
-    from scipy.stats import norm
-
     d = _sample(differences)
     n = len(d)
     means = np.sort((d[:, None] + d[None, :])[np.triu_indices(n)] / 2)
     if n <= EXACT_PAIRS:
-        cut = int(np.searchsorted(np.cumsum(signed_rank_pmf(n)), level, side="right"))
+        below = np.cumsum(signed_rank_pmf(n))
     else:
-        middle, spread = n * (n + 1) / 4, math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
-        cut = max(0, math.floor(middle - 0.5 + float(norm.ppf(level)) * spread) + 1)
-    return Estimate(float(np.median(means)), *_bounds(means, cut), _signed_rank_p(d - limit))
+        below = _normal(n * (n + 1) // 2, math.sqrt(n * (n + 1) * (2 * n + 1) / 24))
+    return _estimate(means, below, limit, level, slack)
 
 
 def of_groups(
-    before: Sequence[float] | Floats, after: Sequence[float] | Floats, limit: float, level: float
+    before: Sequence[float] | Floats, after: Sequence[float] | Floats, limit: float, level: float, slack: float = 0.0
 ) -> Estimate:
     """How much higher `after` lies than `before`, against `limit`: one-sided Mann-Whitney rank sum.
 
-    Raises ValueError where one is empty, or has more than MOST_VALUES.
+    `slack`: as of pairs. Raises ValueError where one is empty, or has more than MOST_VALUES.
     """
-    from scipy.stats import mannwhitneyu
-
     a, b = _sample(before), _sample(after)
     differences = np.sort((b[:, None] - a[None, :]).ravel())
-    tied = len(np.unique(np.concatenate([a + limit, b]))) < len(a) + len(b)
-    exact = not tied and len(a) + len(b) <= EXACT_PAIRS
-    method = "exact" if exact else "asymptotic"
-    if tied and math.comb(len(a) + len(b), len(a)) <= 20_000:
-        from scipy.stats import PermutationMethod
-
-        method = PermutationMethod(n_resamples=20_000)
-    p = float(mannwhitneyu(b, a + limit, alternative="greater", method=method).pvalue)
-    cut = _rank_sum_cut(len(a), len(b), level)
-    return Estimate(float(np.median(differences)), *_bounds(differences, cut), p)
+    if len(a) + len(b) <= EXACT_PAIRS:
+        below = np.cumsum(rank_sum_pmf(len(a), len(b)))
+    else:
+        below = _normal(len(a) * len(b), math.sqrt(len(a) * len(b) * (len(a) + len(b) + 1) / 12))
+    return _estimate(differences, below, limit, level, slack)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -95,6 +91,20 @@ def holm(ps: Sequence[float]) -> list[float]:
         worst = max(worst, min(1.0, (len(ps) - i) * ps[at]))
         adjusted[at] = worst
     return adjusted
+
+
+def holm_levels(ps: Sequence[float], level: float) -> list[float]:
+    """The level that each test is held to in Holm's procedure: one rejects exactly where its own p is at most that.
+
+    From the first that does not reject on, all are held to the level of that one.
+    """
+    levels = [level] * len(ps)
+    order = sorted(range(len(ps)), key=lambda at: ps[at])
+    left = len(ps)
+    for i, at in enumerate(order):
+        left = len(ps) - i if i == 0 or ps[order[i - 1]] * left <= level else left
+        levels[at] = level / left
+    return levels
 
 
 def spread(values: Sequence[float] | Floats) -> float:
@@ -126,37 +136,8 @@ def signed_rank_pmf(n: int) -> Floats:
     return chance
 
 
-def _sample(values: Sequence[float] | Floats) -> Floats:
-    d = np.asarray(values, dtype=np.float64)
-    if not 0 < len(d) <= MOST_VALUES:
-        raise ValueError(f"{len(d)} values: between 1 and {MOST_VALUES} can be ranked")
-    return d
-
-
-def _signed_rank_p(d: Floats) -> float:
-    """Zeros keep their rank and count for neither side (Pratt 1959)."""
-    from scipy.stats import PermutationMethod, wilcoxon
-
-    if not d.any():
-        return 1.0
-    size = np.abs(d)
-    if len(np.unique(size)) == len(d) and size.all():
-        method = "exact" if len(d) <= EXACT_PAIRS else "asymptotic"
-        return float(wilcoxon(d, alternative="greater", method=method, correction=True).pvalue)
-    if len(d) <= EXACT_TIED:
-        every = PermutationMethod(n_resamples=2**EXACT_TIED)
-        return float(wilcoxon(d, alternative="greater", zero_method="pratt", method=every).pvalue)
-    tied = wilcoxon(d, alternative="greater", zero_method="pratt", method="asymptotic", correction=True)
-    return float(tied.pvalue)
-
-
-def _rank_sum_cut(a: int, b: int, level: float) -> int:
-    """How many of the a x b differences the lower bound leaves below it, plus one; 0: no bound at this level."""
-    if a + b > EXACT_PAIRS:
-        from scipy.stats import norm
-
-        middle, spread = a * b / 2, math.sqrt(a * b * (a + b + 1) / 12)
-        return max(0, math.floor(middle - 0.5 + float(norm.ppf(level)) * spread) + 1)
+def rank_sum_pmf(a: int, b: int) -> Floats:
+    """Chances of the statistics 0 .. a b: of how many pairs (one of each group) the second group's value is higher."""
     # ways[k][u]: of choosing k of the values looked at so far with statistic u.
     ways = np.zeros((a + 1, a * b + 1))
     ways[0, 0] = 1
@@ -165,12 +146,41 @@ def _rank_sum_cut(a: int, b: int, level: float) -> int:
             shift = seen - k  # values of the other group below this one
             if shift <= b:
                 ways[k, shift:] += ways[k - 1, : a * b + 1 - shift]
-    chance = np.cumsum(ways[a]) / math.comb(a + b, a)
-    return int(np.searchsorted(chance, level, side="right"))
+    return np.asarray(ways[a] / math.comb(a + b, a), dtype=np.float64)
 
 
-def _bounds(ordered: Floats, cut: int) -> tuple[float, float]:
-    """The values that leave cut - 1 outside at either end: the statistic is below `cut` with at most the level."""
+def _sample(values: Sequence[float] | Floats) -> Floats:
+    d = np.asarray(values, dtype=np.float64)
+    if not 0 < len(d) <= MOST_VALUES:
+        raise ValueError(f"{len(d)} values: between 1 and {MOST_VALUES} can be ranked")
+    return d
+
+
+def _normal(most: int, deviation: float) -> Floats:
+    """Chances of a statistic of at most 0 .. `most`, around their middle, by the normal distribution."""
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr((np.arange(most + 1) + 0.5 - most / 2) / deviation), dtype=np.float64)
+
+
+def _estimate(ordered: Floats, below: Floats, limit: float, level: float, slack: float) -> Estimate:
+    """From the pairwise values in order, of which the statistic counts those above the limit, and `below`, the chances
+    of at most 0, 1, ... of them. Test and bounds look at the same count, so they agree."""
+    near = limit + np.array([-slack, 0.0, slack])
+    for edge in near:  # what is at an edge is put there: a value is beyond it, or it is not
+        ordered = np.where(np.abs(ordered - edge) <= ROUNDING, edge, ordered)
+    not_above = int((ordered <= near[2]).sum())
+    # The distribution is symmetric: as many above as there are is as likely as so few.
+    p = min(1.0, float(below[not_above])) if not_above < len(ordered) else 1.0
+    center = float(np.median(ordered))
+    cut = int(np.searchsorted(below, level, side="right"))  # so many may be outside
     if cut == 0:
-        return -math.inf, math.inf
-    return float(ordered[cut - 1]), float(ordered[-cut])
+        return Estimate(center, -math.inf, math.inf, p)
+    low, high = float(ordered[cut - 1]), float(ordered[-cut])
+    return Estimate(center, _off(low, -slack, limit), _off(high, slack, limit), p)
+
+
+def _off(bound: float, by: float, limit: float) -> float:
+    """The bound moved; one that comes to lie at the limit lies there exactly."""
+    moved = bound + by
+    return limit if abs(moved - limit) <= ROUNDING else moved

@@ -17,10 +17,14 @@ import msgspec
 from msgspec import Meta
 
 from hyperopt.documents import DocumentError, decode
+from hyperopt.gate.clock import tick
 from hyperopt.gate.ranks import MOST_VALUES
 
 FAMILY, MAJOR = "hyperopt.samples", 1
 MOST_BYTES = 64 << 20
+
+MOST = 1e300
+"""Of a reading: no figure of a run is larger, and ratios of larger ones could not be told."""
 
 Design = Literal["interleaved", "separate"]
 Better = Literal["lower", "higher"]
@@ -43,19 +47,42 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
-    """`warmup_steps`: of each run, its first steps that do not count; `warmup_runs`: of each side, its first runs."""
+    """`warmup_steps`: of each run, its first steps that do not count; `warmup_runs`: of each side, its first runs.
+
+    `lacking`: names of what the baseline measured and not every run did, so that it cannot be judged; `added`: of what
+    only the candidate did. `obstacles`: why the two sides must not be compared at all, as other machines.
+    """
 
     format: str = f"{FAMILY}/{MAJOR}"
     design: Design
     warmup_steps: Annotated[int, Meta(ge=0)] = 1
     warmup_runs: Annotated[int, Meta(ge=0)] = 0
     metrics: tuple[Metric, ...]
+    lacking: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
 
     def values(self, metric: Metric) -> tuple[list[float], list[float]]:
         """One value a run that counts: (baseline, candidate), in the metric's unit."""
         sides = (metric.baseline, metric.candidate)
         before, after = ([median(run[self.warmup_steps :]) for run in side[self.warmup_runs :]] for side in sides)
         return before, after
+
+    def unjudged(self) -> dict[str, str]:
+        """What could not be judged, and why: a check of it is inconclusive at best."""
+        why = "the baseline measured it, and not every run did: a metric that is gone is no pass"
+        found = {name: f"{name} is not judged: {why}" for name in self.lacking}
+        if self.obstacles:
+            found["comparable runs"] = f"the runs are never compared: {'; '.join(self.obstacles)}"
+        return found
+
+    def tick(self, metric: Metric) -> float:
+        """The step of which all readings are multiples, in the metric's unit; 0 where they are of none that matters."""
+        before, after = (
+            [value for run in side[self.warmup_runs :] for value in run[self.warmup_steps :]]
+            for side in (metric.baseline, metric.candidate)
+        )
+        return tick(before, after)
 
 
 def load(data: bytes) -> tuple[Samples, list[str]]:
@@ -91,6 +118,6 @@ def _check_side(at: str, runs: Sequence[Steps], samples: Samples) -> None:
             problem = f"{len(run)} steps, of which {samples.warmup_steps} are warm-up"
             raise DocumentError(f"{at}[{i}]", problem, 'give more steps, or set "warmup_steps" to 0')
         for j, value in enumerate(run):
-            if not 0 < value < 1e300:
-                remedy = "leave the failed run and its partner out"
-                raise DocumentError(f"{at}[{i}][{j}]", f"{value:g} is not above 0", remedy)
+            if not 0 < value < MOST:
+                problem = f"{value:g} is " + (f"beyond {MOST:g}" if value >= MOST else "not above 0")
+                raise DocumentError(f"{at}[{i}][{j}]", problem, "leave the failed run and its partner out")

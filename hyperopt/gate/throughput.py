@@ -9,28 +9,41 @@ change::
                ├─────┼─────┤               inconclusive: the tolerance lies between the bounds
                           ├─────┼─────┤    regression: even the lower bound is beyond it
 
-Each bound is wrong with a chance of at most `level`. Several metrics are several chances to be wrong: a regression
-must hold after Holm's correction.
+Each bound is wrong with a chance of at most `level`; one at the tolerance itself is neither beyond it nor within. Where
+a clock ticks coarsely (`Samples.tick`), the bounds are further apart by what a tick can hide: no number of pairs tells
+21 ticks from 20 and a half. Several metrics are several chances to be wrong: a regression must hold after Holm's
+correction, and the lower bound is of that level.
 
 - *Interleaved pairs*: signed ranks of the pairs' log ratios.
 - *Separate jobs*: rank sum of the jobs' values. Weaker, and marked so: what lies between the sides may be the hour and
   not the code. So a regression must be beyond the tolerance *and* the spread seen between jobs of one side, at a
   quarter of the level. At 1 % that needs six jobs a side.
 - *One number each*, as in two profiles: passes where even the spreads within the runs stay within the tolerance, and is
-  inconclusive otherwise. It never fails a build: 1012 and 1231 ms were measured of the same code, and 1969 and 3544 ms
-  on a machine that others used.
+  inconclusive otherwise, as where a spread is not given. It never fails a build: 1012 and 1231 ms were measured of the
+  same code, and 1969 and 3544 ms on a machine that others used.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hyperopt.gate.memory import Status
 from hyperopt.gate.power import MOST_PAIRS, pairs_needed
-from hyperopt.gate.ranks import Estimate, Floats, holm, least_jobs, least_pairs, of_groups, of_pairs, spread
+from hyperopt.gate.ranks import (
+    Estimate,
+    Floats,
+    holm,
+    holm_levels,
+    least_jobs,
+    least_pairs,
+    of_groups,
+    of_pairs,
+    spread,
+)
 from hyperopt.gate.samples import Better, Design, Metric, Samples
 from hyperopt.profile import Profile
 
@@ -41,6 +54,9 @@ DEFAULT_POWER = 0.99
 
 SEPARATE_LEVEL = 0.25
 """Of the level, for jobs that were not interleaved."""
+
+TOLD_SLACK = 1e-3
+"""A log ratio: what less than a thousandth may hide is not worth a word."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +74,9 @@ class Finding:
     """What the samples of one metric say.
 
     `baseline`, `candidate`: medians in `unit`. `effect_percent`: how much worse the candidate is (negative: better);
-    `low_percent` and `high_percent` its bounds, each at `level` (None: so few values allow none). `n`: pairs, or jobs
-    of the smaller side. `p`: after Holm's correction. `noise_percent`: standard deviation from pair to pair, or
+    `low_percent` and `high_percent` its bounds, at `low_level` and `level` (None: so few values allow none).
+    `low_level` is the level after Holm's correction, and the level itself where there is one metric. `n`: pairs, or
+    jobs of the smaller side. `p`: after Holm's correction. `noise_percent`: standard deviation from pair to pair, or
     between jobs. `needed`: pairs that would find a slowdown of tolerance + `beyond_percent` in that noise
     (None: more than can be asked for, or not interleaved).
     """
@@ -82,6 +99,19 @@ class Finding:
     p: float
     noise_percent: float
     needed: int | None
+    low_level: float = 0.0
+
+    def change(self, worse_percent: float) -> float:
+        """How much the value itself changes, in percent, where it becomes so much worse: a rate falls."""
+        return worse_percent if self.better == "lower" else 100 * (1 / (1 + worse_percent / 100) - 1)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The bounds as changes of the value, in percent, the lower first; None where there are none."""
+        if self.low_percent is None or self.high_percent is None:
+            return None
+        ends = self.change(self.low_percent), self.change(self.high_percent)
+        return min(ends), max(ends)
 
 
 def judge_samples(
@@ -93,7 +123,10 @@ def judge_samples(
     level = asked.level * (SEPARATE_LEVEL if weak else 1)
     drawn = [_look(samples, metric, tolerance_percent, level) for metric in samples.metrics]
     adjusted = holm([one.estimate.p for one in drawn])
-    return tuple(_finding(one, p, asked, level, len(drawn)) for one, p in zip(drawn, adjusted, strict=True))
+    lower = holm_levels([one.estimate.p for one in drawn], level)
+    return tuple(
+        _finding(one, p, asked, level, at, len(drawn)) for one, p, at in zip(drawn, adjusted, lower, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -108,6 +141,9 @@ class _Look:
     noise: float
     tolerance_percent: float
     estimate: Estimate
+    tick: float
+    slack: float
+    at: Callable[[float], Estimate]
 
 
 def _look(samples: Samples, metric: Metric, default_percent: float, level: float) -> _Look:
@@ -116,14 +152,24 @@ def _look(samples: Samples, metric: Metric, default_percent: float, level: float
     old, new = (sign * np.log(np.asarray(side)) for side in (before, after))
     percent = default_percent if metric.tolerance_percent is None else metric.tolerance_percent
     tolerance = math.log1p(percent / 100)
-    if samples.design == "interleaved":
-        noise = spread(new - old)
-        paired = of_pairs(new - old, tolerance, level)
-        return _Look(metric, samples.design, len(old), before, after, noise, percent, paired)
-    noise = _between(old, new)
-    estimate = of_groups(old, new, tolerance + noise, level)
+    tick = samples.tick(metric)
+    slack = _slack(tick, min(*before, *after))
+    paired = samples.design == "interleaved"
+    noise = spread(new - old) if paired else _between(old, new)
     n = min(len(old), len(new))
-    return _Look(metric, samples.design, n, before, after, noise, percent, estimate)
+
+    def at(level: float) -> Estimate:
+        if paired:
+            return of_pairs(new - old, tolerance, level, slack)
+        return of_groups(old, new, tolerance + noise, level, slack)
+
+    return _Look(metric, samples.design, n, before, after, noise, percent, at(level), tick, slack, at)
+
+
+def _slack(tick: float, least: float) -> float:
+    """By how much a log ratio may be off where either value may be by half a tick, and none is below `least`."""
+    share = tick / (2 * least)
+    return 2 * math.atanh(share) if share < 1 else math.inf
 
 
 def _between(old: Floats, new: Floats) -> float:
@@ -131,17 +177,28 @@ def _between(old: Floats, new: Floats) -> float:
     return max(spread(side) for side in (old, new))
 
 
-def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: int) -> Finding:
+def _finding(look: _Look, p: float, asked: Sensitivity, level: float, low_level: float, metrics: int) -> Finding:
     weak = look.design == "separate"
     found = look.estimate
+    if (
+        low_level < level
+    ):  # a regression is surer where there are many metrics, and its bound as far away; a pass is not
+        found = replace(found, low=look.at(low_level).low)
     tolerance = math.log1p(look.tolerance_percent / 100)
     beyond = math.log1p(asked.beyond_percent / (100 + look.tolerance_percent))
     needed = None if weak else pairs_needed(look.noise, beyond, level / metrics, asked.power)
     least = least_jobs(level) if weak else least_pairs(level)
-    told = f"{look.metric.name} {_percent(found.center):+.2f} %{_between_bounds(found, level)}"
-    told += f", tolerance {look.tolerance_percent:g} %, {_count(look)}"
+    sign = 1 if look.metric.better == "lower" else -1  # told as the value itself changes, and judged by what is worse
+    told = f"{look.metric.name} {_percent(sign * found.center):+.2f} %{_between_bounds(found, sign, level, low_level)}"
+    told += "" if sign > 0 else ", more is better"
+    allowed = f"{look.tolerance_percent:g}" if sign > 0 else f"{_percent(-tolerance):+.2f}"
+    told += f", tolerance {allowed} %, {_count(look)}"
+    if look.slack > TOLD_SLACK:
+        told += f", of a clock that ticks by {look.tick:.4g} {look.metric.unit}".rstrip()
     if weak:
-        told += f", weaker: separate jobs, {100 * look.noise:.2f} % apart by themselves"
+        known = min(len(look.before), len(look.after)) > 1
+        apart = f"{100 * look.noise:.2f} % apart by themselves" if known else "how far apart by themselves is not known"
+        told += f", weaker: separate jobs, {apart}"
     status: Status
     if look.n < least:
         status = "inconclusive"
@@ -149,7 +206,7 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
     elif p <= level:
         status = "regression"
         told += f"; p {p:.2g}"
-    elif found.high <= tolerance:
+    elif found.high < tolerance or look.before == look.after:
         status = "pass"
     else:
         status = "inconclusive"
@@ -173,12 +230,15 @@ def _finding(look: _Look, p: float, asked: Sensitivity, level: float, metrics: i
         p=p,
         noise_percent=100 * look.noise,
         needed=needed,
+        low_level=low_level,
     )
 
 
 def _more(look: _Look, needed: int | None, asked: Sensitivity, p: float, metrics: int) -> str:
     """What would decide."""
     beside = f" (p {p:.2g} of {metrics} metrics together)" if metrics > 1 else ""
+    if look.slack >= math.log1p(asked.beyond_percent / (100 + look.tolerance_percent)):
+        return f"; a tick is {_percent(look.slack):.1f} % of a run{beside}: measure longer runs, or by a finer clock"
     if look.design == "separate":
         return f"; the tolerance is between the bounds{beside}: interleave base and candidate in one job"
     if needed is None:
@@ -195,10 +255,14 @@ def _count(look: _Look) -> str:
     return f"{len(look.before)} and {len(look.after)} jobs"
 
 
-def _between_bounds(found: Estimate, level: float) -> str:
-    if not math.isfinite(found.low):
+def _between_bounds(found: Estimate, sign: int, level: float, low_level: float) -> str:
+    if not math.isfinite(found.high):
         return ""
-    return f" ({100 - 200 * level:g} % interval {_percent(found.low):+.2f} to {_percent(found.high):+.2f})"
+    low, high = (f"{_percent(sign * bound):+.2f}" if math.isfinite(bound) else "" for bound in (found.low, found.high))
+    if low_level == level:
+        return f" ({100 - 200 * level:g} % interval {' to '.join((low, high)[::sign])})"
+    better = f"{low} (at {100 * low_level:.2g} %, of many metrics)" if low else "a bound that so few cannot give"
+    return f" (between {better} and {high} (at {100 * level:g} %))"
 
 
 def _percent(log_ratio: float) -> float:
@@ -235,9 +299,11 @@ def compare_throughput(baseline: Profile, candidate: Profile, tolerance_percent:
         f"measured step {before[0] / 1000:.3f} -> {after[0] / 1000:.3f} ms "
         f"({100 * difference / before[0]:+.1f} %, tolerance {tolerance_percent:g} %"
     )
-    told += f", spread within the runs {apart / 1000:.3f} ms)" if apart else ", spread not given)"
+    spreads = before[1] > 0 and after[1] > 0
+    told += f", spread within the runs {apart / 1000:.3f} ms)" if spreads else ", spread not given)"
     status: Status = "pass"
-    if baseline.digest != candidate.digest and difference + max(before[1], after[1]) > allowed:
+    within = spreads and difference + max(before[1], after[1]) < allowed
+    if baseline.digest != candidate.digest and not within:
         status = "inconclusive"
         told += ": one run each cannot tell; measure interleaved pairs (docs/howto/ci.md)"
     return Throughput(status, told, before[0], after[0], apart, allowed)

@@ -18,7 +18,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from hyperopt.store.checks import count_checks, get_check
+from hyperopt.store.checks import checks_of, count_checks, get_check
 from hyperopt.store.profiles import ProfileSummary
 from hyperopt.store.tables import Acceptance, Baseline, Project, now
 
@@ -26,21 +26,42 @@ Act = Literal["accepted", "frozen", "thawed"]
 
 
 class Refused(Exception):
-    """The baseline stays as it is. `kind`: unchecked, regressed, frozen or changed."""
+    """The baseline stays as it is."""
 
-    def __init__(self, kind: Literal["unchecked", "regressed", "frozen", "changed"], reason: str, remedy: str) -> None:
+    def __init__(
+        self,
+        kind: Literal["unchecked", "regressed", "inconclusive", "frozen", "changed"],
+        reason: str,
+        remedy: str,
+    ) -> None:
         self.kind, self.reason, self.remedy = kind, reason, remedy
         super().__init__(f"{reason} ({remedy})")
 
 
 @dataclass(frozen=True)
+class Objections:
+    """Why a run must not become the baseline by itself: what its checks found, and what they left open. `seen`: the ids
+    of those checks."""
+
+    regressed: tuple[str, ...] = ()
+    inconclusive: tuple[str, ...] = ()
+    seen: frozenset[str] = frozenset()
+
+
+NONE = Objections()
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One act on a baseline: who did it, when and why; `check`: what it was based on."""
+    """One act on a baseline: who did it, when and why; `check`: what it was based on. `accept_regression`,
+    `accept_inconclusive`: that it was to be accepted in spite of that."""
 
     version: int
     act: str
     profile: str
     check: str | None
+    accept_regression: bool
+    accept_inconclusive: bool
     who: str
     why: str
     at: datetime
@@ -74,6 +95,17 @@ class StoredBaseline:
     def etag(self) -> str:
         """Entity tag in hex, without quotes: another one after every act."""
         return hashlib.sha256(f"{self.id} {self.version}".encode()).hexdigest()
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """All profiles that it has been, newest first."""
+        return tuple(one.profile for one in self.history if one.act == "accepted")
+
+    @property
+    def by_name(self) -> str:
+        """The profile that was last accepted in spite of a regression, else the first: all after it had to pass."""
+        acts = [one for one in self.history if one.act == "accepted"]
+        return next((one.profile for one in acts if one.accept_regression), acts[-1].profile)
 
     def stale(self, after: timedelta, at: datetime | None = None) -> bool:
         """Whether it was accepted longer ago than that."""
@@ -117,13 +149,15 @@ def accept(
     why: str,
     expected: str | None,
     check: str | None = None,
-    regression: bool = False,
+    objections: Objections = NONE,
+    accept_regression: bool = False,
+    accept_inconclusive: bool = False,
 ) -> StoredBaseline:
     """Makes a stored profile the baseline of its kind.
 
     `expected`: the etag of the baseline that it replaces, None where there is none yet. `check`: of this profile
-    against that baseline; needed where there is one. `regression`: the check's regression is accepted with it.
-    Raises `Refused`.
+    against that baseline; needed where there is one. `objections`: to this profile in place of that baseline;
+    `accept_regression` accepts it in spite of any, `accept_inconclusive` in spite of what is open. Raises `Refused`.
     """
     id = baseline_id(profile, branch)
     current = get_baseline(session, id)
@@ -131,7 +165,8 @@ def accept(
     if current is not None:
         if current.frozen:
             raise Refused("frozen", f"{id} is frozen", "thaw it first, and say why")
-        _sound(session, current, profile, check, regression)
+        _checked(session, current, profile, check, objections)
+        _sound(objections, accept_regression, accept_inconclusive)
     if current is None:
         model, device, framework, framework_version, mode, rank, world_size = _kind(profile)
         project = session.scalars(select(Project.id).where(Project.name == profile.project)).one()
@@ -152,7 +187,19 @@ def accept(
             )
         )
         session.flush()
-    return _act(session, id, "accepted", profile.id, check, who, why)
+    return _act(
+        session,
+        Acceptance(
+            baseline_id=id,
+            act="accepted",
+            profile_id=profile.id,
+            check_id=check,
+            accept_regression=accept_regression,
+            accept_inconclusive=accept_inconclusive,
+            who=who,
+            why=why,
+        ),
+    )
 
 
 def freeze(
@@ -164,7 +211,8 @@ def freeze(
         return None
     _expect(current, expected)
     session.get_one(Baseline, id).frozen = frozen
-    return _act(session, id, "frozen" if frozen else "thawed", current.profile, None, who, why)
+    act: Act = "frozen" if frozen else "thawed"
+    return _act(session, Acceptance(baseline_id=id, act=act, profile_id=current.profile, who=who, why=why))
 
 
 def _expect(current: StoredBaseline | None, expected: str | None) -> None:
@@ -173,28 +221,33 @@ def _expect(current: StoredBaseline | None, expected: str | None) -> None:
         raise Refused("changed", f"the baseline is not the one you saw: {now_there}", "look at it again, then decide")
 
 
-def _sound(
-    session: Session, current: StoredBaseline, profile: ProfileSummary, check: str | None, regression: bool
+def _checked(
+    session: Session, current: StoredBaseline, profile: ProfileSummary, check: str | None, objections: Objections
 ) -> None:
-    """A profile replaces a baseline only after it was checked against it."""
+    """A profile replaces a baseline only after it was checked against it, and no check of it was overlooked."""
     found = get_check(session, check) if check is not None else None
     if found is None or (found.baseline, found.candidate) != (current.profile, profile.id):
         problem = f"{profile.id} was not checked against {current.profile}" + (f" by {check}" if check else "")
         raise Refused("unchecked", problem, "check it: POST /v1/checks, and name that check")
-    if found.verdict == "regression" and not regression:
-        reason = f"{check} found a regression: {'; '.join(found.result.get('reasons', ()))}"
-        raise Refused("regressed", reason, "mend it, or accept the regression explicitly, and say why")
+    for one, _ in checks_of(session, profile.id, current.accepted):
+        if one.id not in objections.seen:
+            raise Refused("changed", f"{one.id} of {profile.id} came meanwhile", "look at it, then decide")
 
 
-def _act(
-    session: Session, id: str, act: Act, profile: str, check: str | None, who: str, why: str
-) -> StoredBaseline:
-    row = session.get_one(Baseline, id)
+def _sound(objections: Objections, accept_regression: bool, accept_inconclusive: bool) -> None:
+    if objections.regressed and not accept_regression:
+        remedy = "mend it, or accept the regression explicitly, and say why"
+        raise Refused("regressed", "; ".join(objections.regressed), remedy)
+    if objections.inconclusive and not (accept_regression or accept_inconclusive):
+        remedy = "measure what is open until it passes, or accept explicitly what is inconclusive, and say why"
+        raise Refused("inconclusive", "; ".join(objections.inconclusive), remedy)
+
+
+def _act(session: Session, act: Acceptance) -> StoredBaseline:
+    row = session.get_one(Baseline, act.baseline_id)
     row.version += 1
-    version = row.version
-    session.add(
-        Acceptance(baseline_id=id, version=version, act=act, profile_id=profile, check_id=check, who=who, why=why)
-    )
+    act.version = row.version
+    session.add(act)
     session.flush()
     return _stored(session, row)
 
@@ -203,7 +256,20 @@ def _stored(session: Session, row: Baseline) -> StoredBaseline:
     acts = session.scalars(
         select(Acceptance).where(Acceptance.baseline_id == row.id).order_by(Acceptance.version.desc())
     ).all()
-    entries = tuple(Entry(a.version, a.act, a.profile_id, a.check_id, a.who, a.why, a.at) for a in acts)
+    entries = tuple(
+        Entry(
+            version=one.version,
+            act=one.act,
+            profile=one.profile_id,
+            check=one.check_id,
+            accept_regression=one.accept_regression,
+            accept_inconclusive=one.accept_inconclusive,
+            who=one.who,
+            why=one.why,
+            at=one.at,
+        )
+        for one in acts
+    )
     accepted = next(entry for entry in entries if entry.act == "accepted")
     return StoredBaseline(
         id=row.id,

@@ -36,6 +36,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -276,13 +277,17 @@ class JobEvent(Base):
 
 
 class CheckRow(Base):
-    """One verdict of the gate: what was asked (`policy`, `samples`) and what came of it (`result`)."""
+    """One verdict of the gate: what was asked (`policy`, `samples`) and what came of it (`result`).
+
+    `branch`: whose baseline it was held against; `head`: what the candidate is of, empty: that branch itself.
+    """
 
     __tablename__ = "checks"
 
     id: Mapped[str] = mapped_column(primary_key=True)
     project_id: Mapped[int] = mapped_column(ForeignKey("projects.id", ondelete="CASCADE"), index=True)
     branch: Mapped[str]
+    head: Mapped[str] = mapped_column(default="", server_default="")
     commit: Mapped[str]
     baseline_profile: Mapped[str] = mapped_column(ForeignKey("ranks.id", ondelete="CASCADE"), index=True)
     candidate_profile: Mapped[str] = mapped_column(ForeignKey("ranks.id", ondelete="CASCADE"), index=True)
@@ -317,7 +322,8 @@ class Baseline(Base):
 
 
 class Acceptance(Base):
-    """Somebody made a profile the baseline, or froze or thawed it (`act`), and said why."""
+    """Somebody made a profile the baseline, or froze or thawed it (`act`), and said why; and whether it was to be
+    accepted in spite of a regression, or of an inconclusive check."""
 
     __tablename__ = "acceptances"
 
@@ -326,6 +332,8 @@ class Acceptance(Base):
     act: Mapped[str]
     profile_id: Mapped[str] = mapped_column(ForeignKey("ranks.id", ondelete="CASCADE"), index=True)
     check_id: Mapped[str | None] = mapped_column(ForeignKey("checks.id", ondelete="SET NULL"))
+    accept_regression: Mapped[bool] = mapped_column(default=False, server_default=false())
+    accept_inconclusive: Mapped[bool] = mapped_column(default=False, server_default=false())
     who: Mapped[str]
     why: Mapped[str]
     at: Mapped[datetime] = mapped_column(default=now)

@@ -87,15 +87,27 @@ class Pass:
         parameter.waiting += 1
 
     def accumulate(
-        self, parameter: Parameter, type: str, reads: Sequence[Tensor], *, flops: float = 0, workspace: int = 0
+        self,
+        parameter: Parameter,
+        type: str,
+        reads: Sequence[Tensor],
+        *,
+        flops: float = 0,
+        workspace: int = 0,
+        shown: Sequence[Tensor] | None = None,
     ) -> None:
-        """One kernel that writes the gradient of a parameter, or adds to it in place."""
+        """One kernel that writes the gradient of a parameter, or adds to it in place. `shown`: as of `Tape.run`, but
+        for what it is added to."""
         weight, found = parameter.weight, parameter.gradient
         if found is None:
             found = parameter.gradient = self.tape.tensor(f"{parameter.name}.grad", weight.shape, kind="gradient")
-            self.tape.run(type, reads, [found], flops=flops, workspace=workspace, recomputable=not self.accumulates)
+            again = not self.accumulates
+            self.tape.run(type, reads, [found], flops=flops, workspace=workspace, recomputable=again, shown=shown)
         else:
-            self.tape.run(type, [*reads, found], [found], flops=flops, workspace=workspace, recomputable=False)
+            shown = [*shown, found] if shown else shown
+            self.tape.run(
+                type, [*reads, found], [found], flops=flops, workspace=workspace, recomputable=False, shown=shown
+            )
         parameter.waiting -= 1
         if not parameter.waiting:
             self.on_gradient(parameter)
@@ -118,7 +130,8 @@ class Pass:
             dy = self.take(y)
             dx = self.like(x, f"{name}.grad_in")
             self.tape.run(kind, [dy, weight], [dx], flops=flops, workspace=_partial_sums(dx))
-            self.accumulate(parameter, kind, [x, dy], flops=flops, workspace=_partial_sums(weight))
+            factors = [dy, x] if transposed else [x, dy]
+            self.accumulate(parameter, kind, [x, dy], flops=flops, workspace=_partial_sums(weight), shown=factors)
             self.give(x, dx)
 
         self.rule(follow)
@@ -127,9 +140,16 @@ class Pass:
     def embedding(self, ids: Tensor, parameter: Parameter) -> Tensor:
         table = parameter.weight
         y = self.tape.tensor("embedded", (ids.shape[0], table.shape[-1]))
-        self.tape.run("Gather", [ids, table], [y], traffic=2 * y.bytes)
+        self.tape.run("Gather", [ids, table], [y], traffic=2 * y.bytes, shown=[table, ids])
         self.use(parameter)
-        self.rule(lambda: self.accumulate(parameter, "EmbeddingGrad", [ids, self.take(y)], workspace=16 * ids.shape[0]))
+
+        def follow() -> None:
+            # Rows added to a table that is there are no formula's first gradient.
+            shown = () if parameter.gradient else None
+            rows = [ids, self.take(y)]
+            self.accumulate(parameter, "EmbeddingGrad", rows, workspace=16 * ids.shape[0], shown=shown)
+
+        self.rule(follow)
         return y
 
     def norm(self, x: Tensor, parameter: Parameter, name: str) -> Tensor:
@@ -153,7 +173,7 @@ class Pass:
         return y
 
     def _norm_steps(self, x: Tensor, parameter: Parameter, name: str) -> Tensor:
-        tape, weight, row = self.tape, parameter.weight, (x.shape[0],)
+        tape, weight, row = self.tape, parameter.weight, (x.shape[0], 1)
         wide = tape.tensor(f"{name}.fp32", x.shape, "float32")
         square = tape.tensor(f"{name}.square", x.shape, "float32")
         mean, scale = (tape.tensor(f"{name}.{what}", row, "float32") for what in ("mean", "rstd"))

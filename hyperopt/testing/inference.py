@@ -173,7 +173,7 @@ class _Inference:
         tape = self.tape
         tape.layer = "embedding"
         x = tape.tensor("embedded", (ids.shape[0], self.shape.hidden))
-        tape.run("Gather", [ids, self.table], [x], traffic=2 * x.bytes)
+        tape.run("Gather", [ids, self.table], [x], traffic=2 * x.bytes, shown=[self.table, ids])
         return x
 
     def _queries(self, x: Tensor, w: Weights, *, cached: bool) -> tuple[Tensor, Tensor]:

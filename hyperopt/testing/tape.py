@@ -95,12 +95,17 @@ class Tape:
         workspace: int = 0,
         recomputable: bool = True,
         attention: bool = False,
+        shown: Sequence[Tensor] | None = None,
     ) -> None:
-        """One kernel on the compute stream; `traffic` in bytes, unless it is all that the kernel reads and writes."""
+        """One kernel on the compute stream; `traffic` in bytes, unless it is all that the kernel reads and writes.
+
+        `shown`: what goes in, in the order in which formulas of its work have it (None: as it is read); of nothing,
+        the kernel's shapes are of its results alone.
+        """
         if traffic is None:
             traffic = sum(t.bytes for t in reads) + sum(t.bytes for t in writes)
         us = self.accelerator.kernel_us(flops, traffic, attention=attention)
-        self._add(type, reads, writes, us, COMPUTE, workspace, recomputable)
+        self._add(type, reads, writes, us, COMPUTE, workspace, recomputable, reads if shown is None else shown)
 
     def collect(
         self,
@@ -113,11 +118,11 @@ class Tape:
     ) -> None:
         """A collective, send or receive, on its own stream; `share` of the largest tensor goes over the network."""
         traffic = share * max(t.bytes for t in (*reads, *writes))
-        self._add(type, reads, writes, self.accelerator.collective_us(traffic), COMMUNICATION, 0, recomputable)
+        self._add(type, reads, writes, self.accelerator.collective_us(traffic), COMMUNICATION, 0, recomputable, reads)
 
     def idle(self, microseconds: float) -> None:
         """Time in which the device waits for others."""
-        self._add(IDLE, (), (), microseconds, COMPUTE, 0, False)
+        self._add(IDLE, (), (), microseconds, COMPUTE, 0, False, ())
 
     def _add(
         self,
@@ -128,7 +133,9 @@ class Tape:
         stream: str,
         workspace: int,
         recomputable: bool,
+        shown: Sequence[Tensor],
     ) -> None:
+        tensors = (*shown, *writes)
         spread = min(max(self.random.gauss(0, JITTER), -3 * JITTER), 3 * JITTER)
         self.operators.append(
             Operator(
@@ -141,8 +148,9 @@ class Tape:
                 workspace_bytes=workspace,
                 layer=self.layer,
                 phase=self.phase,
-                shapes=tuple([t.shape for t in writes]),
-                dtypes=tuple([t.dtype for t in writes]),
+                shapes=tuple([t.shape for t in tensors]),
+                dtypes=tuple([t.dtype for t in tensors]),
+                inputs=len(shown) or None,
                 recomputable=recomputable,
                 micro_batch=self.micro_batch,
                 stage=self.stage,

@@ -236,9 +236,12 @@ class _Step:
                 # Of a whole one piece is written, and what was there before stays.
                 seen = [target] if i or (pieces > 1 and target is weight) else []
                 moved = sum(2 * state.bytes for state in states) + (gradient.bytes + target.bytes) // pieces
+                # Of a whole gradient shapes do not say that a piece is read.
+                shown = [*states, gradient, clip] if pieces == 1 else []
                 tape.run(
-                    "AdamW", [gradient, clip, *states, *seen], [*states, target], traffic=moved, recomputable=False
-                )
+                    "AdamW", [gradient, clip, *states, *seen], [*states, target], traffic=moved, recomputable=False,
+                    shown=shown,
+                )  # fmt: skip
             if n > 1:
                 tape.collect("AllGather", [target], [weight], share=(n - 1) / n)
 

@@ -22,8 +22,8 @@ will rest on something still to come, which raises its `low` (a fifth of the tim
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hyperopt.engine.compiled import compiled
 from solver.addresses.problem import Int64s, Packing
 
 FOUND, NONE, STOPPED = 1, 0, -1
@@ -65,7 +65,7 @@ class Searcher:
         return FOUND, low
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _dig(  # type: ignore[no-untyped-def]
     depth, p, q, free, floor, tie, last, height, first, end, size, rank, low, why, arena, column, blame, trail, state
 ):

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hyperopt.engine.compiled import compiled
 from solver.addresses.problem import Int64s, Packing
 
 
@@ -32,7 +32,7 @@ def first_fit(packing: Packing, rank: Int64s) -> Int64s:
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fit(order, first, end, size, alignment, pinned, begins, labels, marked):  # type: ignore[no-untyped-def]
     n = len(order)
     offset = np.zeros(n, np.int64)

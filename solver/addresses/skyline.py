@@ -13,8 +13,8 @@ After Burke, Kendall and Whitwell's best fit for strip packing (2004), with the 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from hyperopt.engine.compiled import compiled
 from solver.addresses.problem import Int64s, Packing
 
 
@@ -32,7 +32,7 @@ class Skyline:
         return _fill(rank, p.first, p.end, p.size, p.columns, self.by_first, self.begins)  # type: ignore[no-any-return]
 
 
-@njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def _fill(rank, first, end, size, columns, by_first, begins):  # type: ignore[no-untyped-def]
     n = len(size)
     never = np.int64(1) << 62

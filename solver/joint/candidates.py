@@ -30,6 +30,9 @@ from solver.sharding.warm import warm
 SHARES = (0.9, 0.75, 0.6, 0.45)
 """Of the memory of the fastest sharding; the first that does not fit is the last that is asked for."""
 
+LEAST_S = 0.1
+"""Seconds for the shardings of one number of stages; each gets the fastest, whatever the limit."""
+
 MOST_AXES = 3
 
 
@@ -56,16 +59,18 @@ def candidates(
     warm()  # compiled once on a machine: that is not the search's time
     deadline = time.monotonic() + time_limit_s
     made: list[Candidate] = []
+    seen: list[Profile] = []
     for k, count in enumerate(stages):
         if count < 1 or mesh.devices % count:
             raise ValueError(f"{mesh.devices} devices cannot be divided into {count} stages")
         part = of_stage(mesh, mesh.devices // count)
         exchange = between(mesh, mesh.devices // count)
-        share = max(1.0, (deadline - time.monotonic()) / (len(stages) - k))
+        share = max(LEAST_S, (deadline - time.monotonic()) / (len(stages) - k))
         for sharding in _shardings(graph, part, share, seed):
             sample = sharding.per_device_profile(device)
-            if any(msgspec.structs.replace(c.sample.profile, run=sample.run) == sample for c in made):
+            if any(msgspec.structs.replace(one, run=sample.run) == sample for one in seen):
                 continue
+            seen.append(sample)
             made.append(
                 Candidate(
                     name=f"{count} x {'x'.join(map(str, part.shape))}, {sharding.peak_bytes >> 20} MiB a sample",
@@ -75,6 +80,7 @@ def candidates(
                     micro_batches=micro_batches,
                     exchange=exchange,
                     sharding=sharding,
+                    ranks=tuple(int(rank) for rank in mesh.places.ravel()),
                 )
             )
     return made
@@ -117,9 +123,12 @@ def _factors(devices: int) -> tuple[int, ...]:
 def _shardings(graph: Graph, mesh: Mesh, seconds: float, seed: int) -> list[Sharding]:
     """The fastest sharding and thriftier ones, as long as there are any."""
     share = seconds / (1 + len(SHARES))
+    until = time.monotonic() + seconds
     fastest = shard(graph, mesh, time_limit_s=share, seed=seed)
     found = [fastest]
     for part in SHARES:
+        if time.monotonic() >= until:
+            break
         if found[-1].peak_bytes <= part * fastest.peak_bytes:
             continue
         try:

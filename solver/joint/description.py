@@ -7,6 +7,7 @@ those of the residency solver (`levels`). Of a layer's backward, what nothing be
 
 from __future__ import annotations
 
+from hyperopt.documents import DocumentError
 from hyperopt.layers import Description, LayerFields, OffloadLevel, OffloadLink, RecomputeLevel, Run
 from hyperopt.plan import HOST
 from hyperopt.profile import COMPUTE
@@ -23,7 +24,8 @@ def described(sample: Sample, level_s: float, seed: int = 0, hbm_bytes: int | No
     host; `level_s` seconds at most for each question to the residency solver, 0: only what is kept whole.
 
     `memory_limits` is what one device has (`hbm_bytes`, or the profile's) without what is there anyway and what one
-    pass of a layer needs besides. The optimizer's time is no part of a schedule and is left out.
+    pass of a layer needs besides; left out where neither is known. Raises `DocumentError` where that leaves nothing.
+    The optimizer's time is no part of a schedule and is left out.
     """
     if level_s:
         warm()  # compiled once on a machine: that is no time of a question
@@ -36,6 +38,9 @@ def described(sample: Sample, level_s: float, seed: int = 0, hbm_bytes: int | No
     sent = sum(sample.profile.by_id[s].bytes for s in next(reversed(sample.layers.values())).leaves)
     besides = device.base_bytes + max(cost.working for cost in costs.values()) + 4 * sent
     hbm = device.hbm_bytes if hbm_bytes is None else hbm_bytes
+    if hbm <= besides and (hbm or hbm_bytes is not None):
+        field = "$.device.hbm_bytes" if hbm_bytes is None else "--hbm-bytes"
+        raise DocumentError(field, f"{hbm} bytes, of which {besides} go before any layer's", "give more")
     moves = tier is not None and min(tier.d2h_bytes_per_s, tier.h2d_bytes_per_s, tier.bytes) > 0
     totals = {name: sum(count for other, count in sample.stack if other == name) for name in sample.layers}
     entries = [_ends(sample.head, costs[HEAD], "HEAD", sample)]
@@ -45,7 +50,7 @@ def described(sample: Sample, level_s: float, seed: int = 0, hbm_bytes: int | No
         name=sample.profile.run.model or sample.profile.run.name,
         layers_description=tuple(entries),
         layer_types=tuple(Run(name=name, count=count) for name, count in sample.stack),
-        memory_limits=max(0, hbm - besides) / MB,
+        memory_limits=(hbm - besides) / MB if hbm else None,
         host_limits=tier.bytes / MB if tier is not None and moves else None,
         offload_link=OffloadLink(
             out_mb_per_time=tier.d2h_bytes_per_s / MB / 1000, in_mb_per_time=tier.h2d_bytes_per_s / MB / 1000

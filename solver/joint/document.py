@@ -24,8 +24,15 @@ def plan_of(placement: Placement, profile: Profile, budget: Budget) -> Plan:
     """
     candidate, run = placement.candidate, placement.run
     placed = plan_stages(placement.problem, placement.split, [candidate.devices] * candidate.stages)
+    ranks = candidate.ranks or tuple(range(candidate.stages * candidate.devices))
     stages = tuple(
-        msgspec.structs.replace(stage, residency=one.plan.residency, recompute_levels={}, offload_levels={})
+        msgspec.structs.replace(
+            stage,
+            devices=tuple(ranks[place] for place in stage.devices),
+            residency=one.plan.residency,
+            recompute_levels={},
+            offload_levels={},
+        )
         for stage, one in zip(placed, run.stages, strict=True)
     )
     check_stages(stages)
@@ -51,7 +58,7 @@ def plan_of(placement: Placement, profile: Profile, budget: Budget) -> Plan:
             step_us=placement.bound_ns / 1000,
             gap=placement.gap,
             status="optimal" if optimal else "feasible",
-            stop_reason="bound reached" if optimal else "time limit",
+            stop_reason="bound reached" if optimal else placement.stop_reason,
         ),
         alternatives=tuple(_tried(one) for one in placement.tried),
         explain=tuple(stage_figures(placement)),

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from hyperopt.plan import EMPTY, Budget, Plan
-from hyperopt.profile import COMPUTE, Operator, ns
+from hyperopt.profile import COMPUTE, Operator, Storage, ns
 from hyperopt.replay import replay
-from solver.joint.sample import Part, Sample
+from solver.joint.sample import HEAD, TAIL, Part, Sample
 from solver.joint.stage import EXCHANGE, RECEIVE, StageStep, layer_step
 from solver.request import Request
 from solver.residency.solve import solve_residency
@@ -52,7 +52,8 @@ class Level:
 class LayerCost:
     """A part on one device: nanoseconds of a micro-batch, and of them on the compute stream alone (`compute_ns`,
     forward and backward), which no overlap hides; bytes that are there all the time (`parameters`, with gradients), of
-    them `states` that only the optimizer touches, and what a pass needs besides (`working`)."""
+    them `states` that only the optimizer touches, and what a pass needs besides (`working`); `tied`: of parameters and
+    of states what the head and the tail share, which each of them counts."""
 
     forward_ns: int
     backward_ns: int
@@ -62,6 +63,7 @@ class LayerCost:
     states: int
     working: int
     levels: tuple[Level, ...]
+    tied: tuple[int, int] = (0, 0)
 
 
 def layer_cost(sample: Sample, part: Part, level_s: float | None, seed: int) -> LayerCost:
@@ -77,6 +79,7 @@ def layer_cost(sample: Sample, part: Part, level_s: float | None, seed: int) -> 
     resident = plain.device.base_bytes + sum(s.bytes for s in plain.storages if s.resident_at_start)
     question = _Question(step, at, timeline.peak_bytes, resident + timeline.peak_bytes, level_s or 0.0, seed)
     whole = question.level("none", EMPTY)
+    shared = [s for s in sample.profile.storages if s.id in sample.ends] if part.name in (HEAD, TAIL) else []
     own = [s for s in sample.profile.storages if sample.owner.get(s.id) == part.name]
     return LayerCost(
         forward_ns=forward,
@@ -86,11 +89,19 @@ def layer_cost(sample: Sample, part: Part, level_s: float | None, seed: int) -> 
             _compute(sample, [i for i in part.backward if i not in sample.closing]),
         ),
         optimizer_ns=round(sum(sample.profile.operators[i].duration_us for i in part.optimizer) * 1000),
-        parameters=sum(s.bytes for s in own if s.resident_at_start or s.id in sample.gradients),
-        states=sum(s.bytes for s in own if s.kind == "optimizer_state" and s.resident_at_start and s.offloadable),
+        parameters=_held(sample, [*own, *shared])[0],
+        states=_held(sample, [*own, *shared])[1],
         working=max(0, timeline.peak_bytes - resident - whole.kept),
         levels=(whole,) if level_s is None or plain.timing_only else tuple(question.levels(whole)),
+        tied=_held(sample, shared),
     )
+
+
+def _held(sample: Sample, storages: Iterable[Storage]) -> tuple[int, int]:
+    """Bytes of those that are there all the time, gradients with them, and of optimizer states that may leave."""
+    always = [s for s in storages if s.resident_at_start or s.id in sample.gradients]
+    states = [s for s in always if s.kind == "optimizer_state" and s.resident_at_start and s.offloadable]
+    return sum(s.bytes for s in always), sum(s.bytes for s in states)
 
 
 def _compute(sample: Sample, indices: Iterable[int]) -> int:

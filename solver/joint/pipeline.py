@@ -39,7 +39,8 @@ STEADY = 4
 @dataclass(frozen=True)
 class Candidate:
     """One way to shard the model over the devices of a stage: what one of them does (`sample`), on how many `stages`
-    of `devices` each, with so many micro-batches a step; `sharding`, where the sharding solver made it."""
+    of `devices` each, with so many micro-batches a step; `sharding`, where the sharding solver made it; `ranks` of all
+    devices along the pipeline, from 0 unless given."""
 
     name: str
     sample: Sample
@@ -48,6 +49,7 @@ class Candidate:
     micro_batches: int
     exchange: Exchange
     sharding: Sharding | None = None
+    ranks: tuple[int, ...] = ()
 
 
 Kind = Literal["kept", "apart", "moved", "states"]
@@ -105,6 +107,9 @@ def stage_problem(candidate: Candidate, costs: Mapping[str, LayerCost], budget: 
 
     ends = [costs[HEAD], costs[TAIL]]
     held = [cost.parameters - (cost.states if terms and terms.states_out else 0) for cost in ends]
+    if stages == 1:  # one stage holds what head and tail share once
+        tied = costs[TAIL].tied
+        held[1] -= tied[0] - (tied[1] if terms and terms.states_out else 0)
     working = max(cost.working for cost in costs.values())
     sent = sum(sample.profile.by_id[s].bytes for s in sample.layers[types[-1]].leaves)
     passing = 4 * sent  # one hidden state and one gradient that come, and one of each that goes
@@ -221,7 +226,7 @@ def run(
         parts, levels = _parts(candidate.sample, held[s], s == 0, s == stages - 1), chosen[s]
         start = drafted(step, parts, [*([None] if s == 0 else []), *levels, *([None] if s == stages - 1 else [])],
                         terms.states_out)  # fmt: skip
-        left = max(0.5, (deadline - time.monotonic()) / (stages - s))
+        left = max(0.1, (deadline - time.monotonic()) / (stages - s))
         request = Request(budget, time_limit_s=left, seed=seed, starts=(start,))
         answer = solve_residency(step.profile, request, cancelled, lambda _: None)
         if isinstance(answer, Infeasible):

@@ -13,9 +13,13 @@ planners of pipelines measure a short model and count on for the long one. Opera
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+
+import msgspec
 
 from hyperopt.documents import DocumentError
 from hyperopt.profile import Operator, Profile
@@ -52,7 +56,11 @@ class Sample:
 
     `common`: optimizer operators that belong to no layer (a norm over all gradients). `gradients`: storages that a
     backward pass makes for the optimizer: added up over micro-batches. `closing`: operators that run once, behind the
-    last micro-batch (gradients to their shards).
+    last micro-batch (gradients to their shards). `copies`: for each type the labels of all its layers in the profile,
+    whose mean times the one that stands for them has.
+
+    A parameter that several parts use (an embedding tied to the head) is held by each of them, with its gradient and
+    optimizer states: what reduces and updates it belongs to all (`tied`), and runs once on a stage.
     """
 
     profile: Profile
@@ -63,6 +71,39 @@ class Sample:
     common: tuple[int, ...]
     gradients: frozenset[int]
     closing: frozenset[int]
+    copies: dict[str, tuple[str, ...]]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return (self.head, *self.layers.values(), self.tail)
+
+    @cached_property
+    def tied(self) -> frozenset[int]:
+        """Closing and optimizer operators of several parts."""
+        listed = [i for part in self._distinct for i in {*part.backward, *part.optimizer}]
+        return frozenset(i for i, n in Counter(listed).items() if n > 1)
+
+    @cached_property
+    def tied_gradients(self) -> frozenset[int]:
+        """Gradients that several parts add to."""
+        ops = self.profile.operators
+        made = [s for part in self._distinct for s in {s for i in part.backward for s in ops[i].writes}]
+        return frozenset(s for s, n in Counter(made).items() if n > 1 and s in self.gradients)
+
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """Storages that both the head and the tail access (a tied table, its gradient and optimizer states)."""
+        ops = self.profile.operators
+        head, tail = (
+            {s for i in (*part.forward, *part.backward, *part.optimizer) for s in ops[i].accesses}
+            for part in (self.head, self.tail)
+        )
+        return frozenset(head & tail)
+
+    @property
+    def _distinct(self) -> list[Part]:
+        """Each part once, also where one layer stands for two labels."""
+        return list({part.name: part for part in self.parts}.values())
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -73,8 +114,7 @@ class Sample:
     def owner(self) -> dict[int, str | None]:
         """The part that alone accesses a storage; None for what several share."""
         owner: dict[int, str | None] = {}
-        parts = (self.head, *self.layers.values(), self.tail)
-        for part in parts:
+        for part in self.parts:
             for i in (*part.forward, *part.backward, *part.optimizer):
                 for s in self.profile.operators[i].accesses:
                     owner[s] = part.name if owner.get(s, part.name) == part.name else None
@@ -115,7 +155,48 @@ def cut(profile: Profile, counts: Sequence[tuple[str, int]], whole: Profile | No
     models = {
         name: min(alike, key=lambda like: (like == inside[-1], like == inside[0])) for name, alike in likes.items()
     }
-    return _Cut(profile, [part_of.get(label, "") for label in labels], inside).sample(models, counts)
+    made = _Cut(profile, [part_of.get(label, "") for label in labels], inside).sample(models, counts, likes)
+    _check_neighbours(made, order)
+    return made
+
+
+def _check_neighbours(sample: Sample, labels: Sequence[str]) -> None:
+    """Each part must be left what it reads by the one beside it in the model: a head cannot follow a head."""
+    line = [("what stands before the layers", sample.head)]
+    for label, count in sample.stack:
+        line += [(repr(label), sample.layers[label])] * min(count, 2)
+    line.append(("what stands behind the layers", sample.tail))
+    remedy = f"name layers of which one can follow the other, with how many there are, out of {', '.join(labels[:20])}"
+    for (name, part), (other, behind) in pairwise(line):
+        what = ""
+        if behind.enters and not part.leaves:
+            what = f"{other} reads what the layer before it makes, and {name}, which would stand there, leaves nothing"
+        elif part.back_enters and not behind.back_leaves:
+            what = f"{name} needs a gradient of the layer behind it, and {other}, which would stand there, leaves none"
+        if what:
+            raise DocumentError("$.operators[*].layer", what, remedy)
+
+
+def _levelled(
+    profile: Profile, at: Mapping[str, Sequence[int]], models: Iterable[str], copies: list[list[str]]
+) -> Profile:
+    """The profile in which a layer that stands for its copies takes their mean, by phase and stream."""
+    operators = list(profile.operators)
+
+    def total(label: str, key: tuple[str, str]) -> float:
+        listed = [profile.operators[i] for i in at[label]]
+        return sum(o.duration_us for o in listed if (o.phase, o.stream) == key)
+
+    for model, alike in zip(models, copies, strict=True):
+        keys = {(operators[i].phase, operators[i].stream) for i in at[model]}
+        shares = {key: total(model, key) for key in keys}
+        for key, own in shares.items():
+            shares[key] = sum(total(label, key) for label in alike) / len(alike) / own if own else 1.0
+        for i in at[model]:
+            share = shares[operators[i].phase, operators[i].stream]
+            if abs(share - 1) > 1e-9:
+                operators[i] = msgspec.structs.replace(operators[i], duration_us=operators[i].duration_us * share)
+    return msgspec.structs.replace(profile, operators=tuple(operators))
 
 
 def _labelled(profile: Profile) -> list[str]:
@@ -155,7 +236,9 @@ class _Cut:
                 for s in o.writes:
                     made.setdefault(s, part)
 
-    def sample(self, models: Mapping[str, str], counts: Sequence[tuple[str, int]]) -> Sample:
+    def sample(
+        self, models: Mapping[str, str], counts: Sequence[tuple[str, int]], likes: Mapping[str, Sequence[str]]
+    ) -> Sample:
         operators = self.profile.operators
         wanted = {s for o in operators if o.phase == OPTIMIZER for s in o.reads} & self.backward_by.keys()
         wanted -= self.resident
@@ -171,15 +254,17 @@ class _Cut:
                 closing.add(i)
                 wanted |= set(o.reads)
         gradients = {s for s in wanted if any(s in operators[i].writes for i in self._backward() if i not in closing)}
-        parts = {name: self._part(name, gradients) for name in self.order}
+        parts = {name: self._tied(self._part(name, gradients), wanted, closing) for name in self.order}
         if not all(parts[model].backward for model in models.values()):
             raise DocumentError("$.operators[*].phase", "a layer has no backward pass", REMEDY)
         known = set(self.order)
         common = [
             i for i, o in enumerate(operators) if o.phase not in (FORWARD, BACKWARD) and self.parts[i] not in known
         ]
+        at = {name: [i for i, part in enumerate(self.parts) if part == name] for name in self.order}
+        once = {models[name]: list(alike) for name, alike in likes.items()}
         return Sample(
-            profile=self.profile,
+            profile=_levelled(self.profile, at, once, list(once.values())),
             head=parts[HEAD],
             layers={name: parts[model] for name, model in models.items()},
             tail=parts[TAIL],
@@ -187,7 +272,21 @@ class _Cut:
             common=tuple(common),
             gradients=frozenset(gradients),
             closing=frozenset(closing),
+            copies={name: tuple(alike) for name, alike in likes.items()},
         )
+
+    def _tied(self, part: Part, wanted: set[int], closing: set[int]) -> Part:
+        """The part with what other parts do with gradients that it adds to: it holds the same parameters."""
+        ops = self.profile.operators
+        mine = {s for i in part.backward for s in ops[i].writes} & wanted
+        late: list[int] = []
+        updates: list[int] = []
+        for i, (o, of) in enumerate(zip(ops, self.parts, strict=True)):
+            elsewhere = of in self.order and of != part.name and not mine.isdisjoint(o.reads)
+            if elsewhere and (i in closing or o.phase not in (FORWARD, BACKWARD)):
+                (late if i in closing else updates).append(i)
+                mine |= set(o.writes) - self.resident
+        return replace(part, backward=(*part.backward, *late), optimizer=tuple(sorted((*part.optimizer, *updates))))
 
     def _backward(self) -> list[int]:
         return [i for i, o in enumerate(self.profile.operators) if o.phase == BACKWARD]

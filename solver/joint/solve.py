@@ -18,6 +18,7 @@ them, and the reported bound is the least of all candidates': no placement of an
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +31,10 @@ from solver.joint.levels import LayerCost, Level, layer_cost
 from solver.joint.pipeline import Candidate, Kind, Refused, Run, Terms, run, stage_problem
 from solver.joint.sample import HEAD, TAIL
 from solver.residency.warm import warm
-from solver.stages.master import relaxed, stage_reasons
+from solver.stages.master import least_raise, relaxed, stage_reasons
 from solver.stages.problem import NoPlanError, Problem, fastest_split, uniform
 from solver.stages.solve import solve_order
+from solver.stages.warm import warm as warm_stages
 
 I64 = NDArray[np.int64]
 Costs = dict[str, LayerCost]
@@ -45,6 +47,10 @@ layer."""
 
 LOOK_SHARE, RUN_SHARE = 0.3, 0.15
 """Of the time limit: for levels and first proposals at most, and for one proposal's residency."""
+
+LEAST_SPLIT_S, SPLIT_SHARE = 0.2, 0.02
+LEAST_LEVEL_S, LEVEL_SHARE = 0.03, 0.01
+"""Of short limits, what a proposal of stages and a question about a layer get."""
 
 ROUNDS = 3
 """Proposals of one kind for one candidate, at most."""
@@ -65,7 +71,7 @@ class Tried:
 class Placement:
     """The best step found, and the proposals on the way. `bound_ns`: over all candidates; `without`: the best step
     with nothing moved, None where none was found that fits so. `bounds`: of each candidate; those that were never
-    priced are in none of `tried`."""
+    priced are in none of `tried`. `stop_reason`: why no more was tried, where the bound was not reached."""
 
     candidate: Candidate
     problem: Problem
@@ -73,6 +79,7 @@ class Placement:
     run: Run
     bound_ns: int
     without: int | None
+    stop_reason: str
     tried: tuple[Tried, ...]
     bounds: dict[str, int]
 
@@ -94,6 +101,7 @@ def place(
     `budget` is that of every device. Raises `NoPlanError` where nothing was found that fits, saying what is short.
     """
     warm()  # compiled once on a machine: that is not the search's time
+    warm_stages()
     return _Place(candidates, budget, time_limit_s, seed, cancelled).run()
 
 
@@ -126,6 +134,7 @@ class _Place:
         self.best: tuple[_Proposal, Run] | None = None
         self.without: int | None = None
         self.priced: dict[str, Costs] = {}
+        self.hurried = False
 
     def run(self) -> Placement:
         plain = {c.name: _costs(c, None, self.seed) for c in self.candidates}
@@ -142,6 +151,7 @@ class _Place:
             run=found,
             bound_ns=min(*bounds.values(), found.step_ns),
             without=self.without,
+            stop_reason=self._reason(),
             tried=tuple(self.tried),
             bounds=bounds,
         )
@@ -156,7 +166,8 @@ class _Place:
         problem = stage_problem(candidate, costs, self.budget, terms)
         scale = int(problem.durations(fastest_split(problem, uniform(problem))).sum()) * problem.micro_batches
         reasons = stage_reasons(problem, "makespan")
-        return relaxed(problem, "makespan", scale, reasons, time.monotonic() + RELAX_S)[0]
+        until = time.monotonic() + RELAX_S * max(0.0, min(1.0, 2 * (LOOK_SHARE - self._spent()) / LOOK_SHARE))
+        return relaxed(problem, "makespan", scale, reasons, until)[0]
 
     def _look(self, plain: dict[str, Costs], bounds: dict[str, int]) -> None:
         """First proposals: candidates by promise, once for what stays and once for what moves, in turn, as long as
@@ -174,11 +185,16 @@ class _Place:
                 _, candidate = order.pop(0)
                 if candidate.name in self.priced:
                     continue
-                self.priced[candidate.name] = costs = _costs(candidate, LEVEL_S, self.seed)
+                each = max(LEAST_LEVEL_S, min(LEVEL_S, LEVEL_SHARE * self.seconds))
+                self.priced[candidate.name] = costs = _costs(candidate, each, self.seed)
                 for one in self._kinds(candidate):
+                    if self.waiting and self._spent() >= LOOK_SHARE:
+                        break
                     found = self._propose(candidate, costs, Terms(one), 0)
                     sort: Kind = "kept" if one == "kept" else "states"
                     best[sort] = min(best[sort], np.inf if found is None else found)
+
+        self.hurried = any(order and order[0][0] < best[kind] for kind, order in orders.items())
 
     def _kinds(self, candidate: Candidate) -> tuple[Kind, ...]:
         """All, or without room or links outside HBM the one that moves nothing."""
@@ -188,13 +204,16 @@ class _Place:
 
     def _promise(self, candidate: Candidate, costs: Costs, terms: Terms) -> float:
         """The relaxation if activations could be given up for nothing, but for what enters a layer if nothing moves."""
+        return self._relaxed(candidate, self._given_up(candidate, costs, terms), terms)
+
+    def _given_up(self, candidate: Candidate, costs: Costs, terms: Terms) -> Costs:
         by_id, sample = candidate.sample.profile.by_id, candidate.sample
         free: Costs = {}
         for name, cost in costs.items():
             part = sample.layers.get(name)
             stays = 0 if terms.moves or part is None else sum(by_id[s].bytes for s in part.enters)
             free[name] = replace(cost, levels=(Level("free", stays, 0, 0),))
-        return self._relaxed(candidate, free, terms)
+        return free
 
     # -- proposals -----------------------------------------------------------------------------------------
 
@@ -202,7 +221,8 @@ class _Place:
         """Puts the best split under these terms among the proposals; its estimate, None where none fits."""
         problem = stage_problem(candidate, costs, self.budget, terms)
         try:
-            found = solve_order(problem, "makespan", SPLIT_S, self.seed, self.cancelled)
+            most = max(LEAST_SPLIT_S, min(SPLIT_S, SPLIT_SHARE * self.seconds))
+            found = solve_order(problem, "makespan", most, self.seed, self.cancelled)
         except NoPlanError as none:
             self.tried.append(Tried(candidate.name, terms, 0, None, str(none)))
             return None
@@ -215,7 +235,7 @@ class _Place:
         with moves after placement."""
         for kind in ("kept", "apart"):
             alike = [entry for entry in self.waiting if entry[2].terms.kind == kind]
-            if alike:
+            if alike and (self.best is None or self._spent() < 1):
                 first = min(alike)
                 self.waiting.remove(first)
                 self._run(first[2])
@@ -232,7 +252,7 @@ class _Place:
         """Plans and replays every stage of a proposal, and proposes again at the prices that this tells."""
         terms = proposal.terms
         allowed = terms.budget(self.budget, proposal.candidate.sample.profile.device.tiers)
-        left = max(1.0, self.seconds - (time.monotonic() - self.began))
+        left = max(0.1, self.seconds - (time.monotonic() - self.began))
         until = time.monotonic() + min(left, RUN_SHARE * self.seconds)
         ran = run(
             proposal.candidate, proposal.costs, terms, proposal.problem, proposal.split, allowed, until, self.seed,
@@ -251,11 +271,36 @@ class _Place:
         if proposal.round + 1 < ROUNDS and terms.kind != "apart" and self._spent() < 1:
             self._propose(proposal.candidate, proposal.costs, terms, proposal.round + 1)
 
+    def _reason(self) -> str:
+        if self.cancelled():
+            return "cancelled"
+        return "time limit" if self._spent() >= 1 or self.hurried else "no proposal promised more"
+
     def _why_none(self) -> str:
+        short = self._short()
         if not self.priced:
-            return "no candidate's parameters fit the budget: more stages, more devices to a stage, or more HBM"
+            return (
+                f"no candidate's parameters and states fit --hbm-bytes{short}: more stages, more devices to a stage, "
+                "or more HBM"
+            )
         last = self.tried[-1]
-        return f"none of {len(self.priced)} candidates fits; {last.candidate}: {last.why}"
+        why = last.why.replace("the memory limits", "--hbm-bytes")
+        return f"none of {len(self.priced)} candidates fits; {last.candidate}: {why}{short}"
+
+    def _short(self) -> str:
+        """The candidate that needs least, what a device of it needs at least (all activations and optimizer states
+        given up that can be), and how much that is above the budget; nothing where it fits so."""
+        needed: list[tuple[int, Candidate]] = []
+        for candidate in self.candidates:
+            costs = _costs(candidate, None, self.seed)
+            terms = Terms(self._kinds(candidate)[-1])
+            problem = stage_problem(candidate, self._given_up(candidate, costs, terms), self.budget, terms)
+            needed.append((math.ceil(int(problem.limit.max()) * (1 + least_raise(problem))), candidate))
+        least, candidate = min(needed, key=lambda each: each[0])
+        hbm = self.budget.hbm_bytes
+        if hbm is None or least <= hbm:
+            return ""
+        return f" (the least: {candidate.name} needs at least {least} bytes a device, {least - hbm} more than given)"
 
 
 def _told(proposal: _Proposal, step_ns: int | None, why: str) -> Tried:

@@ -97,6 +97,7 @@ class _Unrolled:
         self.task: list[int] = []
         self.places: dict[Place, int] = {}
         self.seen: dict[Place, int] = {}
+        self.written: set[int] = set()
         self.resident = {s.id for s in sample.profile.storages if s.resident_at_start}
         optimizer = {s for i in self._optimizer_indices() for s in sample.profile.operators[i].accesses}
         self.steady = self.resident | sample.gradients | optimizer
@@ -192,6 +193,7 @@ class _Unrolled:
         )
 
     def _put(self, operator: Operator, task: int) -> None:
+        self.written |= set(operator.writes)
         self.operators.append(operator)
         self.task.append(task)
 
@@ -199,12 +201,18 @@ class _Unrolled:
         o = self.sample.profile.operators[i]
         writes = [self._id(s, layer, micro_batch) for s in o.writes]
         reads = [self._id(s, layer, micro_batch) for s in o.reads]
-        self.places[i, layer, micro_batch] = len(self.operators)
         self.seen |= {
             (s, layer, micro_batch): made for s, made in zip((*o.writes, *o.reads), (*writes, *reads), strict=True)
         }
+        for s, read in zip(o.reads, list(reads), strict=True):
+            if s in self.steady and s not in self.resident and read not in self.written and task >= 0:
+                if s in o.writes:  # it adds to what another stage has begun: here it begins
+                    reads.remove(read)
+                else:
+                    self._exchange(RECEIVE, [read], micro_batch, task)
         if adds:
             reads += [w for s, w in zip(o.writes, writes, strict=True) if s in self.sample.gradients and w not in reads]
+        self.places[i, layer, micro_batch] = len(self.operators)
         self._put(
             msgspec.structs.replace(
                 o,
@@ -256,11 +264,34 @@ class _Unrolled:
             for i in self.parts[layer].backward:
                 if i not in self.sample.closing:
                     self._run(i, layer, micro_batch, task, adds=adds)
-                elif closes:
+                elif closes and i not in self.sample.tied:
                     self._run(i, layer, -1, task)
+        if closes:
+            self._close_tied(task)
         if not self.first:
             sent = [self._id(s, 0, micro_batch) for s in self.parts[0].back_leaves]
             self._exchange(SEND, sent, micro_batch, task)
+
+    def _close_tied(self, task: int) -> None:
+        """Gradients that other stages add to as well are summed over them, then brought where they are wanted."""
+        if not (self.first and self.last):
+            for s in sorted(self.sample.tied_gradients):
+                made = self.ids.get((s, -1, -1))
+                if made in self.written and made is not None:
+                    us = self.exchange.us(self.storages[made].bytes)
+                    self._put(
+                        Operator(
+                            reads=(made,), writes=(made,), duration_us=us, name=f"Tied-{made}", type="AllReduce",
+                            stream=EXCHANGE, recomputable=False,
+                        ),
+                        task,
+                    )  # fmt: skip
+        done: set[int] = set()
+        for layer, part in enumerate(self.parts):
+            for i in part.backward:
+                if i in self.sample.closing and i in self.sample.tied and i not in done:
+                    done.add(i)
+                    self._run(i, layer, -1, task)
 
     def _far(self, parts: Sequence[Part], backward: bool) -> list[int]:
         """What parts read from others further away, and no part of this stage makes."""
@@ -276,10 +307,12 @@ class _Unrolled:
         """Layer by layer between the operators that all layers share, which read what every layer has for them."""
         edges = [*self.sample.common, len(self.sample.profile.operators)]
         begin = -1
+        done: set[int] = set()
         for edge in edges:
             for layer, part in enumerate(self.parts):
                 for i in part.optimizer:
-                    if begin < i < edge:
+                    if begin < i < edge and i not in done:
+                        done |= {i} & self.sample.tied
                         self._run(i, layer, -1, -1)
             if edge < len(self.sample.profile.operators):
                 self._shared(edge)

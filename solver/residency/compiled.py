@@ -6,9 +6,6 @@ expressions, exceptions) there is none of; dividing by zero gives what IEEE 754 
 
 Numba compiles a function again for a literal argument, or one that it takes for a literal at first: `moved = 0` before
 a loop that adds to it. So counters that are handed over start as ZERO, which is none, and modes are two functions.
-
-Its cache of an entry is as old as the file that the entry is in: after a change in a file that it calls into (`layout`
-too), touch it.
 """
 
 from __future__ import annotations
@@ -18,11 +15,13 @@ from typing import Any
 import numba
 import numpy as np
 
+from hyperopt.engine.compiled import compiled
+
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_rewrites": True, "no_cfunc_wrapper": True}
 """The same for both, and for the engine's loop: else numpy's functions are compiled for each. Numba's targets take the
 last two; its type hints leave them out."""
 
-entry = numba.njit(cache=True, **OPTIONS)
+entry = compiled(**OPTIONS)
 inner = numba.njit(no_cpython_wrapper=True, **OPTIONS)  # type: ignore[call-overload]
 
 ZERO: Any = np.int64(0)

@@ -196,6 +196,18 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
                     needed[parts[p, 1]] += 1
             for c in range(clash_at[r], clash_at[r + 1]):
                 shut_rerun[clash[c]] = True
+    # What is asked of every option in each round below stands together: where a gap that is not used yet is off (of a
+    # wrap, everywhere), and the first operator after which a rerun has something off.
+    since, until, drops = np.empty(gaps, np.int64), np.empty(gaps, np.int64), np.empty(reruns, np.int64)
+    for g in range(gaps):
+        since[g], until[g] = _asked(g, n, first, end, wraps)
+        if tier[g] >= 0:
+            since[g] = n
+    for r in range(reruns):
+        drops[r] = n
+        for p in range(part_at[r], part_at[r + 1]):
+            if parts[p, 4] == 0:
+                drops[r] = min(drops[r], parts[p, 2])
     while True:
         worst, most = -1, 0
         for k in range(n):
@@ -207,7 +219,9 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
             return -1
         found = 0
         for g in range(gaps):
-            if tier[g] >= 0 or dropped[storage[g]] or (kept[g] and not needed[storage[g]]):
+            if not (since[g] <= worst < until[g]):
+                continue
+            if dropped[storage[g]] or (kept[g] and not needed[storage[g]]):
                 continue
             if wraps[g]:
                 if end[g] <= worst < first[g]:
@@ -221,8 +235,6 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
                 if covered or relief <= 0:
                     continue
             else:
-                if not (first[g] <= worst < end[g]):
-                    continue
                 relief, saved = crowd[end[g]] - crowd[first[g]], 0.0
             best, best_tier = np.inf, -1
             for t in range(tiers):
@@ -236,17 +248,16 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
                 found += 1
         for r in range(reruns):
             at = rerun_before[r]
-            if chosen[r] or shut_rerun[r] or worst >= at or rerun_cost[r] == np.inf:
+            if not (drops[r] < worst < at) or chosen[r] or shut_rerun[r] or rerun_cost[r] == np.inf:
                 continue
-            relief, covers = 0.0, False
+            relief = 0.0
             for p in range(part_at[r], part_at[r + 1]):
-                s, since, what = parts[p, 1], parts[p, 2], parts[p, 4]
+                s, begin, what = parts[p, 1], parts[p, 2], parts[p, 4]
                 if what == 0:
-                    covers = covers or since < worst
-                    relief += float(storage_size[s]) * (crowd[at] - crowd[since + 1])
-                elif (what == 1 or what == 3) and since < at:
-                    relief -= float(storage_size[s]) * (crowd[at + 1] - crowd[since])
-            if covers and relief > 0:
+                    relief += float(storage_size[s]) * (crowd[at] - crowd[begin + 1])
+                elif (what == 1 or what == 3) and begin < at:
+                    relief -= float(storage_size[s]) * (crowd[at + 1] - crowd[begin])
+            if relief > 0:
                 if not _able(r, at, parts, part_at, first_gap, wraps, leave, tier):
                     shut_rerun[r] = True
                     continue
@@ -264,7 +275,9 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
                 break
             score[i] = np.inf
             if where[i] < 0:
-                taken += _make_again(layout, option[i], held, first, end, tier, chosen, shut_rerun, dropped, needed)
+                taken += _make_again(
+                    layout, option[i], held, first, end, until, tier, chosen, shut_rerun, dropped, needed
+                )
                 continue
             g, t = option[i], where[i]
             if tier[g] >= 0 or (kept[g] and not needed[storage[g]]):
@@ -277,24 +290,60 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
                 if wraps[h]:  # a wrap takes the place of the first and the last gap
                     able = able and after[g] >= 0 and before[g] < n
             if able and not roomy[t]:
-                _go(layout, g, t, t, used, tier)
-                for k in range(n + 1):
-                    able = able and used[t, k] <= room[t]
-                if not able:
-                    _go(layout, g, NOWHERE, t, used, tier)
+                able = _enter(layout, g, t, room[t], used, tier)
             if not able:
                 shut[t, g] = True
                 continue
-            tier[g] = t
+            tier[g], since[g] = t, n
             taken += 1
             for h in range(first_gap[s], first_gap[s + 1]):
                 if wraps[g] and h != g and tier[h] >= 0 and (after[h] < 0 or before[h] >= n):
                     if not roomy[tier[h]]:
                         _go(layout, h, NOWHERE, tier[h], used, tier)
                     tier[h] = -1
+                    since[h], until[h] = _asked(h, n, first, end, wraps)
                     _add(held, size[h], first[h], end[h])
             _pay(g, storage, version, wraps, first_gap, paid[t])
             _add_off(held, -size[g], first[g], end[g], wraps[g])
+
+
+@inner
+def _asked(g, n, first, end, wraps):  # type: ignore[no-untyped-def]
+    """The operators (first, one past the last) about which gap g may be asked."""
+    if wraps[g]:
+        return ZERO, n
+    return first[g], end[g]
+
+
+@inner
+def _enter(layout, g, t, room, used, tier):  # type: ignore[no-untyped-def]
+    """Counts gap g in tier t, if there is room for it; else nothing changes. Returns whether there was."""
+    n, size, alone, over = layout.n, layout.gaps[BYTES, g], True, False
+    s = layout.gaps[STORAGE, g]
+    for h in range(layout.storages[FIRST_GAP, s], layout.storages[FIRST_GAP, s + 1]):
+        alone = alone and tier[h] != t
+    first, last = layout.gaps[LEAVE, g], min(layout.gaps[BEFORE, g], n)
+    second = n + 1
+    if layout.gaps[WRAPS, g]:
+        first, last, second = 0, n, n + 1
+        if layout.gaps[VERSION, g] >= 0:
+            last, second = min(layout.gaps[BEFORE, g], n), min(layout.gaps[LEAVE, g], n)
+    if alone and last < second:  # as `occupy` has it where nothing else of the storage is there
+        for k in range(n + 1):
+            there = first <= k <= last or k >= second
+            over = over or used[t, k] + (size if there else 0) > room
+        if over:
+            return False
+        for k in range(n + 1):
+            if first <= k <= last or k >= second:
+                used[t, k] += size
+        return True
+    _go(layout, g, t, t, used, tier)
+    for k in range(n + 1):
+        over = over or used[t, k] > room
+    if over:
+        _go(layout, g, NOWHERE, t, used, tier)
+    return not over
 
 
 @inner
@@ -309,7 +358,7 @@ def _go(layout, g, to, of, used, tier):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _make_again(layout, r, held, first, end, tier, chosen, shut_rerun, dropped, needed):  # type: ignore[no-untyped-def]
+def _make_again(layout, r, held, first, end, until, tier, chosen, shut_rerun, dropped, needed):  # type: ignore[no-untyped-def]
     """Chooses rerun r unless what it drops or needs is moved at the time; returns whether it did."""
     parts, clash = layout.parts, layout.clash
     size, leave, wraps = layout.gaps[BYTES], layout.gaps[LEAVE], layout.gaps[WRAPS]
@@ -342,6 +391,8 @@ def _make_again(layout, r, held, first, end, tier, chosen, shut_rerun, dropped, 
                     if tier[h] >= 0:
                         _add(held, size[h], sooner, end[h])
                     end[h] = sooner
+                    if not wraps[h]:
+                        until[h] = sooner
     held[at] += extra[r]
     return True
 

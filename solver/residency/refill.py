@@ -6,8 +6,7 @@
         └─────▶ or some copies shifted ────────────────────────────────────────────┘
 
 `play` runs so many rounds and can be called again to go on: all that it knows is in its arguments, so that how the
-rounds are cut into calls does not change what they find. After a change in `ruin`, `filling`, `clockwork` or
-`rehearsal` alone, touch this file: see `compiled`.
+rounds are cut into calls does not change what they find.
 """
 
 from __future__ import annotations

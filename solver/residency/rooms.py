@@ -51,8 +51,11 @@ def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, t
     return."""
     used = np.zeros((tiers, n + 1), np.int64)
     for s in range(len(first_gap) - 1):
+        leaves = False
+        for g in range(first_gap[s], first_gap[s + 1]):
+            leaves = leaves or tier[g] >= 0
         for t in range(tiers):
-            if not roomy[t]:
+            if leaves and not roomy[t]:
                 occupy(used[t], n, ONE, s, t, size, before, leave, wraps, version, first_gap, tier)
     return used
 

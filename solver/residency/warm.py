@@ -11,6 +11,7 @@ from functools import cache
 
 from hyperopt.plan import Budget
 from hyperopt.profile import Device, Links, Operator, Profile, Storage
+from solver.compiling import compiling
 from solver.residency.axis import make_axis
 from solver.residency.candidates import reruns
 from solver.residency.columns import Solution
@@ -28,7 +29,8 @@ def warm() -> None:
     collecting = gc.isenabled()
     gc.disable()  # the compiler makes millions of objects: looking through them is a fifth of its time
     try:
-        _run()
+        with compiling():
+            _run()
     finally:
         if collecting:
             gc.enable()

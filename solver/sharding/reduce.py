@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 
+from hyperopt.engine.compiled import compiled
 from solver.sharding.axis import make_axis
 from solver.sharding.core import Core, Floats, Pieces, make_core
 from solver.sharding.pieces import join, level, narrow, window_least
@@ -337,7 +337,7 @@ def _cap(problem: Problem) -> tuple[float, int]:
     return float(2 ** min(MOST_CAP_BITS, total.bit_length())), total
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def undominated(cost, usage, wide, ends):  # type: ignore[no-untyped-def]
     """Which strategies stay; `wide` has the matrices of all edges side by side, `ends` where each of them ends."""
     k = len(cost)

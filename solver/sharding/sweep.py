@@ -12,13 +12,14 @@ the same for messages to which `settle` adds, edge by edge, the shares that the 
 
 from __future__ import annotations
 
-import numba
 import numpy as np
+
+from hyperopt.engine.compiled import compiled
 
 MASK = 2**32 - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def sweep(first, priced, at, to, back, matrix, message, table, messages, forward):  # type: ignore[no-untyped-def]
     """One pass over the nodes in (reverse) order; `messages` are updated in place.
 
@@ -79,7 +80,7 @@ def sweep(first, priced, at, to, back, matrix, message, table, messages, forward
     return bound
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def decode(first, priced, at, to, matrix, message, table, messages, choice):  # type: ignore[no-untyped-def]
     """Nodes in order choose what is best given those before, and what the messages say of those after."""
     n = len(at) - 1
@@ -105,7 +106,7 @@ def decode(first, priced, at, to, matrix, message, table, messages, choice):  # 
         choice[i] = best
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def price_nodes(first, cost, piece_at, lo, hi, usage_at, usage, lam, priced):  # type: ignore[no-untyped-def]
     """`priced` is cost + price * usage."""
     sums = np.zeros(len(lam) + 1)
@@ -124,7 +125,7 @@ def price_nodes(first, cost, piece_at, lo, hi, usage_at, usage, lam, priced):  #
                     priced[f + x] += price * usage[u + x]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def rents(first, piece_at, lo, hi, usage_at, usage, sums, rent):  # type: ignore[no-untyped-def]
     """What each strategy pays for its usage, added to `rent`; all in whole numbers, `sums` are sums of prices."""
     for i in range(len(first) - 1):
@@ -135,7 +136,7 @@ def rents(first, piece_at, lo, hi, usage_at, usage, sums, rent):  # type: ignore
                     rent[first[i] + x] += price * np.int64(usage[usage_at[p] + x])
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def soft_usage(  # type: ignore[no-untyped-def]
     first, priced, piece_at, lo, hi, usage_at, usage, at, message, messages, warmth, level
 ):
@@ -169,7 +170,7 @@ def soft_usage(  # type: ignore[no-untyped-def]
         level[c] = run
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def settle(first, node, at, to, back, matrix, message, table, unit, whole, most):  # type: ignore[no-untyped-def]
     """A backward pass in whole numbers; returns sum of min theta'_i + sum of min theta'_ij, exactly.
 

@@ -12,11 +12,12 @@ overflow, or the cost at equal overflow: overflow is the sum over columns of the
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from hyperopt.engine.compiled import compiled
 
-@numba.njit(cache=True, nogil=True)
+
+@compiled(nogil=True)
 def condition(first, cost, at, to, matrix, table, x, cond):  # type: ignore[no-untyped-def]
     """`cond`: what each strategy costs with all other nodes as in `x`."""
     for s in range(len(cost)):
@@ -30,7 +31,7 @@ def condition(first, cost, at, to, matrix, table, x, cond):  # type: ignore[no-u
                 cond[first[i] + s] += table[row + s]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def total_cost(first, cost, at, to, matrix, table, x):  # type: ignore[no-untyped-def]
     total = 0.0
     for i in range(len(at) - 1):
@@ -42,7 +43,7 @@ def total_cost(first, cost, at, to, matrix, table, x):  # type: ignore[no-untype
     return total
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def fill(piece_at, lo, hi, usage_at, usage, x, use):  # type: ignore[no-untyped-def]
     """Bytes in use in every column."""
     change = np.zeros(len(use) + 1)
@@ -56,7 +57,7 @@ def fill(piece_at, lo, hi, usage_at, usage, x, use):  # type: ignore[no-untyped-
         use[c] = run
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def grow(at, to, seeds, target, shy, inside, touching, stamp, order, entry, frontier):  # type: ignore[no-untyped-def]
     """A random induced forest from `seeds` on; returns how many nodes `order` then holds, parents first.
 
@@ -111,7 +112,7 @@ def grow(at, to, seeds, target, shy, inside, touching, stamp, order, entry, fron
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def best_forest(  # type: ignore[no-untyped-def]
     first, piece_at, lo, hi, usage_at, usage, back, owner, matrix, table, x, cond, sums, order, entry, count, heat, h, y
 ):  # fmt: skip
@@ -203,7 +204,7 @@ def best_forest(  # type: ignore[no-untyped-def]
     return then - now
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def overflow_change(piece_at, lo, hi, usage_at, usage, room, x, y, order, count, use, change, new):  # type: ignore[no-untyped-def]
     """(overflow after less overflow before, first column touched, last + 1); `new` is the usage in between."""
     left, right = len(room), 0
@@ -228,7 +229,7 @@ def overflow_change(piece_at, lo, hi, usage_at, usage, room, x, y, order, count,
     return difference, left, right
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def adopt(first, at, to, matrix, table, order, count, x, y, cond):  # type: ignore[no-untyped-def]
     """x takes over y on the forest; `cond` follows."""
     for p in range(count):
@@ -245,7 +246,7 @@ def adopt(first, at, to, matrix, table, order, count, x, y, cond):  # type: igno
         x[j] = y[j]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled(nogil=True)
 def improve(  # type: ignore[no-untyped-def]
     seed, effort, target, spread, shy, factor_low, factor_high, attempts, scale, heat,
     first, piece_at, lo, hi, usage_at, usage, room, at, to, back, owner, matrix, table, roots,

@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from solver.compiling import compiling
 from solver.sharding.core import Pieces, make_core
 from solver.sharding.dual import Dual
 from solver.sharding.reduce import undominated
@@ -19,6 +20,11 @@ from solver.sharding.search import Search
 @cache
 def warm() -> None:
     """Runs every compiled function once in this process, on a ring of three nodes."""
+    with compiling():
+        _run()
+
+
+def _run() -> None:
     ones = np.ones((2, 2))
     piece = Pieces(np.zeros(1, np.int64), np.ones(1, np.int64), np.array([[1.0, 0.0]]))
     ring = {(0, 1): ones, (1, 2): ones, (0, 2): ones}

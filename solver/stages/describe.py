@@ -17,12 +17,22 @@ from numpy.typing import NDArray
 
 from hyperopt.documents import DocumentError
 from hyperopt.layers import Description, DeviceGroup, Layer, LayerFields, PerStage, typed
-from solver.stages.problem import NO_LIMIT, Column, Problem, Schedule, parts
+from solver.stages.problem import NO_LIMIT, Column, Problem, Schedule, fastest_split, parts, uniform
 
 I64 = NDArray[np.int64]
 
 MOST_TICKS, MOST_GRAINS = 2**50, 2**44
 """Ticks of the longest schedule (a float holds them exactly) and grains of memory."""
+
+FINE = 10**5
+"""Steps of rounding in an average layer's time, and in a limit for each activation below it, at the least: an error of
+5 in a million."""
+
+FAR = 1e4
+"""Times all that the whole model could ever hold on one stage: a limit beyond that is none."""
+
+APART = "are too far apart to be added up exactly"
+REMEDY = "leave out what is not meant (no limit: no entry), or mend the unit of the largest or the smallest"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +90,7 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     ends = [[layer for layer in fixed if description.first(layer) is first] for first in (True, False)]
 
     def by_stage(values: Sequence[float]) -> list[list[float]]:
-        return [
-            [x * time_share(b.serial_fraction, g) for x, b in zip(values, body_of, strict=True)] for g in groups
-        ]
+        return [[x * time_share(b.serial_fraction, g) for x, b in zip(values, body_of, strict=True)] for g in groups]
 
     def copies(rate: float) -> list[list[float]]:
         return [
@@ -102,7 +110,9 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
     extra = [[at_end(layers, part)] for layers in ends for part in range(parts(asked.schedule))]
     links = _per_stage(description.transfer_times, "transfer_times", asked.stages)
     transfer = [[0.0 if x is None else x for x in links]]
-    tick, ticks = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
+    if asked.chunks == 1:
+        transfer[0][-1] = 0.0  # nothing goes from the last stage back to the first
+    tick, ticks, time_step = _whole([*times, *extra, transfer], MOST_TICKS // _most(asked, runs))
 
     def held(value: Callable[[_Option], float]) -> list[list[float]]:
         return [
@@ -124,15 +134,24 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
             beside[0][group] += share * (layer.memory_activation or 0.0)
             beside[1][group] += share * typed(layer).weight_mb if halved else 0.0
     hosts = _per_stage(description.host_limits, "host_limits", asked.stages)
-    bounds = [_limits(description, asked.stages, groups), hosts]
+    # A limit that nothing comes near is none: it must not make the others coarse.
+    everything = sum(static) + asked.micro_batches * sum(map(sum, beside))
+    for t, count in runs:
+        of_type = [o for o, c in zip(options, columns, strict=True) if c.type == t]
+        alive = max(o.device + o.moved + o.late for o in of_type)
+        everything += count * (bodies[t].memory_parameter + asked.micro_batches * alive)
+    bounds = [
+        [None if x is not None and x > FAR * everything else x for x in said]
+        for said in (_limits(description, asked.stages, groups), hosts)
+    ]
     known = [[x or 0.0 for x in each] for each in bounds]
     activations = [held(lambda o: o.device), held(lambda o: o.moved), held(lambda o: o.late if halved else 0.0)]
-    grain, memory = _whole([*activations, parameter, [static, *known], beside], MOST_GRAINS)
+    grain, memory, memory_step = _whole([*activations, parameter, [static, *known], beside], MOST_GRAINS)
     limits = [
         np.array([NO_LIMIT if x is None else y for x, y in zip(said, row, strict=True)], np.int64)
         for said, row in zip(bounds, memory[4][1:], strict=True)
     ]
-    return Problem(
+    made = Problem(
         stages=asked.stages,
         chunks=asked.chunks,
         micro_batches=asked.micro_batches,
@@ -160,6 +179,31 @@ def problem(description: Description, asked: Request, groups: Sequence[DeviceGro
         tick=tick,
         grain=grain,
     )
+    # Each number is off by half a step at the most: what they are added up to must not be.
+    if made.durations(fastest_split(made, uniform(made))).sum() * tick < FINE * made.layers * time_step:
+        raise DocumentError("$.layers_description", f"times {APART}", REMEDY)
+    finite = [int(x) for x in (*made.limit, *made.host_limit) if x < NO_LIMIT]
+    if min(finite, default=NO_LIMIT) * grain < FINE * made.layers * made.micro_batches * memory_step:
+        held_mb = [x for rows in (*activations, parameter, [static], beside) for row in rows for x in row if x > 0]
+        raise DocumentError(_odd(description, bounds, groups, held_mb), f"MB, limits among them, {APART}", REMEDY)
+    return made
+
+
+def _odd(
+    description: Description,
+    bounds: Sequence[Sequence[float | None]],
+    groups: Sequence[DeviceGroup],
+    held: Sequence[float],
+) -> str:
+    """The field of the amount that the others are far from: the smallest limit, or else what layers hold."""
+    limit, host, s = min((x, host, s) for host, row in enumerate(bounds) for s, x in enumerate(row) if x is not None)
+    middle = sorted(held)[len(held) // 2] if held else 1.0
+    if held and limit > 0 and max(held) / middle > middle / limit:
+        return "$.layers_description"
+    said = description.host_limits if host else description.memory_limits
+    if not host and groups[s].memory == limit:
+        return f"$.device_groups[{s}].memory" if description.device_groups else "$.pool"
+    return f"$.{'host_limits' if host else 'memory_limits'}" + (f"[{s}]" if isinstance(said, list) else "")
 
 
 def _options(layer: LayerFields) -> list[_Option]:
@@ -227,9 +271,9 @@ def _most(asked: Request, runs: Iterable[tuple[int, int]]) -> int:
     return 4 * asked.micro_batches * (layers + 2 * asked.stages * asked.chunks + 2)
 
 
-def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[float, list[I64]]:
-    """Numbers as integers, and what one of them is worth: exact where decimals allow, else as fine as `most` allows
-    for the largest (`most` itself then, or a little less)."""
+def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[float, list[I64], float]:
+    """What one is worth, and numbers as integers: exact where decimals allow, else as fine as `most` allows for the
+    largest (`most` itself then, or a little less); and the step that they were rounded to (0: exact)."""
     flat = [x for rows in values for row in rows for x in row]
     largest = max(flat, default=0.0)
     digits = max((-int(Decimal(repr(float(x))).as_tuple().exponent) for x in flat if x), default=0)
@@ -237,4 +281,5 @@ def _whole(values: Sequence[Sequence[Sequence[float]]], most: int) -> tuple[floa
     scale = Fraction(10) ** min(digits, room)
     whole = [[[round(Fraction(x) * scale) for x in row] for row in rows] for rows in values]
     common = math.gcd(*(x for rows in whole for row in rows for x in row)) or 1
-    return float(common / scale), [np.array([[x // common for x in row] for row in rows], np.int64) for rows in whole]
+    integers = [np.array([[x // common for x in row] for row in rows], np.int64) for rows in whole]
+    return float(common / scale), integers, 0.0 if digits <= room else float(1 / scale)

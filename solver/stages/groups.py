@@ -6,36 +6,45 @@ A *pool* has devices of one or several kinds, in the order of the pipeline::
     SPMD        4 | 4 | 4 | 4           every stage as many devices, layers cut anywhere
     MPMD        4 | 6 | 6               every sub-model its own size of group, and groups of its own
 
-A stage of a sub-model holds only its layers. Every way to divide the pool is a problem of its own (each sub-model, or
-each kind where there are none, has groups of one size; no group mixes kinds; all devices are used), and `ways.decide`
-picks one.
+A stage of a sub-model holds only its layers. Every way to divide the pool is a problem of its own (no group mixes
+kinds, all devices are used, and each sub-model has groups of one size), and `ways.decide` picks one. Where there are
+more than `MOST_TRIED`, only those with groups of one size for each kind are, and nothing is claimed of the others.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import comb
 
 from hyperopt.documents import DocumentError
 from hyperopt.layers import Description, DeviceGroup
 from solver.stages.describe import Request, problem
 from solver.stages.problem import NO_LIMIT, NoPlanError, Objective, Problem
 from solver.stages.solve import Solution
+from solver.stages.warm import warm
 from solver.stages.ways import decide, zero_bubble
 
 MOST_WAYS = 20_000
+"""Sizes of sub-models' groups that are looked through."""
+
+MOST_TRIED = 1_000
+"""Ways without sub-models that are tried, each a problem of its own."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grouped:
     """A solution and the groups of devices that it stands on, one a stage. `bound`, in the description's unit: below
-    it there is nothing on any of the `ways` to divide the pool."""
+    it there is nothing on any way to divide the pool, of which `ways` were tried out of `ways_in_all`; 0 where these
+    were not all."""
 
     groups: tuple[DeviceGroup, ...]
     solution: Solution
     bound: float
     ways: int
+    ways_in_all: int
 
     @property
     def value(self) -> float:
@@ -55,17 +64,37 @@ def place(
 
     Raises `NoPlanError` where none fits, and `DocumentError` where the pool has too many ways.
     """
-    ways = list(_equal(description, asked) if equal else _unequal(description, asked))
+    warm()
+    began = time.monotonic()
+    if equal:
+        ways = list(_equal(description, asked))
+        count = len(ways)
+    elif description.sub_models:
+        ways = list(_of_one_size(description, asked, len(description.sub_models)))
+        count = len(ways)
+    else:
+        count = _count(description, asked)
+        few = count <= MOST_TRIED
+        ways = list(_all(description, asked) if few else _of_one_size(description, asked, len(_kinds(description))))
     if not ways:
-        raise NoPlanError(f"the pool cannot be divided into {asked.stages} stages: ask for another number of them")
+        raise NoPlanError(
+            f"the pool cannot be divided into {asked.stages} stages: ask for another number of them", count == 0
+        )
     problems = [
         one
         for groups, parts in ways
         for one in zero_bubble(_apart(problem(description, asked, groups), description, parts))
     ]
-    found = decide(problems, objective, time_limit_s, seed)
+    whole = count == len(ways)
+    try:
+        found = decide(problems, objective, max(0.0, time_limit_s - (time.monotonic() - began)), seed)
+    except NoPlanError as none:
+        if whole:
+            raise
+        told = f"{none}; {len(ways)} of {count} ways to divide the pool were tried: give device_groups for another"
+        raise NoPlanError(told, proven=False) from none
     groups, _ = ways[found.index * len(ways) // len(problems)]
-    return Grouped(groups, found.solution, found.bound, len(ways))
+    return Grouped(groups, found.solution, found.bound if whole else 0.0, len(ways), count)
 
 
 Way = tuple[tuple[DeviceGroup, ...], tuple[int, ...]]
@@ -88,9 +117,34 @@ def _equal(description: Description, asked: Request) -> Iterator[Way]:
     yield tuple(groups), ()
 
 
-def _unequal(description: Description, asked: Request) -> Iterator[Way]:
+def _count(description: Description, asked: Request) -> int:
+    """How many ways `_all` has: stages of each kind, then where its devices are cut."""
+    kinds = _kinds(description)
+    counts = [1] + [0] * asked.stages  # by stages that are there so far
+    for kind in kinds:
+        counts = [
+            sum(counts[n - own] * comb(kind.devices - 1, own - 1) for own in range(1, n + 1))
+            for n in range(asked.stages + 1)
+        ]
+    return counts[asked.stages]
+
+
+def _all(description: Description, asked: Request) -> list[Way]:
+    """Every way without sub-models, those of similar groups first."""
+    kinds = _kinds(description)
+    made: list[tuple[int, Way]] = []
+    for stages in _compositions(asked.stages, len(kinds)):
+        each = [_compositions(kind.devices, own) for kind, own in zip(kinds, stages, strict=True)]
+        for sizes in product(*each):
+            groups = tuple(_of(kind, n) for kind, own in zip(kinds, sizes, strict=True) for n in own)
+            made.append((sum(group.devices**2 for group in groups), (groups, ())))
+    made.sort(key=lambda each: each[0])
+    return [way for _, way in made]
+
+
+def _of_one_size(description: Description, asked: Request, parts: int) -> Iterator[Way]:
+    """The ways in which each of so many parts of the pipeline, sub-models or kinds, has groups of one size."""
     kinds, ways = _kinds(description), 0
-    parts = len(description.sub_models) or len(kinds)
     for stages in _compositions(asked.stages, parts):  # stages of each sub-model
         sizes = product(range(1, max(kind.devices for kind in kinds) + 1), repeat=parts)
         for size in sizes:

@@ -45,9 +45,17 @@ class Answer:
 
 
 class Master:
-    """The program for one problem and objective. `scale`: ticks that make one UNIT, best the value of a good split."""
+    """The program for one problem and objective. `scale`: ticks that make one UNIT, best the value of a good split.
+    `raised`: instead, by which share all memory limits must be raised for any split to fit, whatever it takes."""
 
-    def __init__(self, problem: Problem, objective: Objective, scale: int, engine: Literal["GLOP", "SCIP", "HIGHS"]):
+    def __init__(
+        self,
+        problem: Problem,
+        objective: Objective,
+        scale: int,
+        engine: Literal["GLOP", "SCIP", "HIGHS"],
+        raised: bool = False,
+    ) -> None:
         self.problem, self.objective = problem, objective
         self.per_tick = UNIT / max(1, scale)
         self.integer = engine != "GLOP"
@@ -56,8 +64,9 @@ class Master:
         self.precise = pywraplp.MPSolverParameters()
         self.precise.SetDoubleParam(self.precise.RELATIVE_MIP_GAP, TOLERANCE / 10)  # 10^-4 unless told
         infinity = self.model.infinity()
+        self.over = self.model.NumVar(0, infinity, "over") if raised else None
         self.layers = [
-            [self._count(problem.layers if fits else 0) for fits in self._alone(g % problem.stages)]
+            [self._count(problem.layers if fits or raised else 0) for fits in self._alone(g % problem.stages)]
             for g in range(problem.groups)
         ]
         self.durations = [self.model.NumVar(0, infinity, "") for _ in range(problem.parts * problem.groups)]
@@ -68,7 +77,7 @@ class Master:
         self._order()
         self._memory()
         self._time()
-        self.model.Minimize(self.value)
+        self.model.Minimize(self.value if self.over is None else self.over)
 
     # -- what a split is ---------------------------------------------------------------------------------------
 
@@ -130,7 +139,8 @@ class Master:
                             each = each + late[c] * p.late[s] + p.parameter[s][p.type_of]
                         terms += [float(a) * x for a, x in zip(each, self.layers[g], strict=True) if a]
                     room = float(limit[s] - ends - (p.static[s] if static else 0))
-                    self.model.Add(sum(terms) * (1 / max(1.0, float(limit[s]))) <= room / max(1.0, float(limit[s])))
+                    share = 1 / max(1.0, float(limit[s]))
+                    self.model.Add(sum(terms) * share <= room * share + (0 if self.over is None else self.over))
 
     def _time(self) -> None:
         p = self.problem
@@ -238,6 +248,15 @@ def stage_reasons(problem: Problem, objective: Objective) -> list[Reason]:
         if last[s] + 1 < len(order):
             made.append(Reason(there.ravel(), way))
     return made
+
+
+def least_raise(problem: Problem) -> float:
+    """The share by which all memory limits must be raised at least for a split to fit: by the linear relaxation, so
+    that no split fits below it. 0: even that finds none missing, or nothing that was raised would help."""
+    program = Master(problem, "slowest", 1, "GLOP", raised=True)
+    if program.model.Solve(program.precise) != pywraplp.Solver.OPTIMAL or program.over is None:
+        return 0.0
+    return max(0.0, float(program.over.solution_value()) * (1 - TOLERANCE))
 
 
 def relaxed(

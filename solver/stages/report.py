@@ -53,11 +53,15 @@ def grouped_answer(grouped: Grouped, description: Description, asked: Request) -
     told["bound"] = _time(problem, grouped.bound / problem.tick)
     told["gap"] = (grouped.value - grouped.bound) / grouped.bound if grouped.bound else None
     told["status"] = "optimal" if grouped.value <= grouped.bound else "feasible"
+    if grouped.ways < grouped.ways_in_all:
+        told["stop_reason"] = f"{grouped.ways} of {grouped.ways_in_all} ways to divide the pool were tried"
+    elif told["status"] == "feasible" and grouped.solution.status == "optimal":
+        told["stop_reason"] = "time limit"
     told["groups"] = [{"name": g.name, "devices": g.devices, "speed": g.speed} for g in grouped.groups]
     devices = [g.devices for g in grouped.groups]
     split = grouped.solution.split
     told["plan"] = {"stages": msgspec.to_builtins(plan_stages(problem, split, devices))}
-    told["ways"] = grouped.ways
+    told["ways"], told["ways_in_all"] = grouped.ways, grouped.ways_in_all
     try:
         equal = place(description, asked, grouped.solution.objective, EQUAL_S, equal=True)
     except NoPlanError:

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hyperopt.engine.compiled import compiled
 from solver.stages.problem import Objective, Problem
 from solver.stages.schedule import graph_of
 from solver.stages.simulate import Clock, clock, tell
@@ -58,7 +58,7 @@ def fixed(p: Problem) -> I64:
     return np.asarray(p.static[:, None] + (made.alive * alive + made.late * late).sum(2), np.int64)
 
 
-@njit(cache=True)
+@compiled()
 def over(stage, stages, chunks, split, type_of, device, host, parameter, always, limit, host_limit, alive, room):  # type: ignore[no-untyped-def]
     """Grains by which a stage is over its limits, device and host together. `device` and `alive` have a second layer
     where backward is in halves: what is between them. `room`: [2, chunk], for what this counts."""
@@ -89,7 +89,7 @@ def over(stage, stages, chunks, split, type_of, device, host, parameter, always,
     return max(0, held + most_act - limit[stage]) + max(0, most_out - host_limit[stage])
 
 
-@njit(cache=True)
+@compiled()
 def anneal(  # type: ignore[no-untyped-def]
     objective, stages, chunks, layer_types, type_of, forward, backward, weight, copy_out, copy_in,
     device, host, parameter, extra, always, limit, host_limit, min_layers, alive,
@@ -225,7 +225,7 @@ def anneal(  # type: ignore[no-untyped-def]
     return best_value
 
 
-@njit(cache=True)
+@compiled()
 def _some(split, group, columns):  # type: ignore[no-untyped-def]
     """The column of a layer drawn from a group; -1 if it has none."""
     total = split[group].sum()
@@ -239,7 +239,7 @@ def _some(split, group, columns):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True)
+@compiled()
 def _retype(split, group, bounds, layer_types, type_of, columns):  # type: ignore[no-untyped-def]
     """Takes layers of each type off a group, or adds them at the first column of the type, as its bounds say."""
     wanted = np.zeros(type_of.max() + 1, np.int64)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from hyperopt.engine.compiled import compiled
 from solver.stages.problem import Objective, Problem
 from solver.stages.schedule import FORWARD, Graph, Task, graph_of
 
@@ -136,7 +136,7 @@ def clock(problem: Problem, objective: Objective) -> Clock:
     return Clock(made, problem.parts, lag, anchors, left_out)
 
 
-@njit(cache=True)
+@compiled()
 def settle(
     durations: I64, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, sigma: int, ends: I64, parent: I64
 ) -> int:
@@ -175,7 +175,7 @@ def settle(
     return stuck
 
 
-@njit(cache=True)
+@compiled()
 def least_sigma(durations: I64, parts: int, anchors: I64) -> int:
     """What each stage works between its two anchors, at least: the tasks of one block. The largest over stages."""
     stages = len(anchors)
@@ -189,12 +189,12 @@ def least_sigma(durations: I64, parts: int, anchors: I64) -> int:
     return most
 
 
-@njit(cache=True)
+@compiled()
 def tell(
     durations: I64, parts: int, index: I64, before: I64, needs: I64, lag: I64, anchors: I64, folded_blocks: int
 ) -> int:
     """As `Clock.reasons`, the value alone, compiled throughout."""
-    sigma = least_sigma(durations, parts, anchors)
+    sigma: int = least_sigma(durations, parts, anchors)
     ends = np.empty(len(index), np.int64)
     parent = np.empty(len(index), np.int64)
     while True:

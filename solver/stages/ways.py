@@ -17,9 +17,19 @@ from solver.stages.problem import NoPlanError, Objective, Problem, fastest_split
 from solver.stages.schedule import graph_of
 from solver.stages.search import NO_VALUE, Search
 from solver.stages.solve import Solution, solve_order
+from solver.stages.warm import warm
 
 QUICK_STEPS, QUICK_TASKS = 3_000, 20_000_000
 """Moves of the first look at each problem; fewer where so many tasks have been timed."""
+
+QUICK_SHARE = 0.3
+"""Of the time limit, at most, for these looks, once one of them has found something."""
+
+LATER = 1e300
+"""What a problem is worth that nobody has looked at: behind those that have been, before those that do not fit."""
+
+LEAST_S = 0.2
+"""Seconds of a problem whose turn it is, at the least."""
 
 KEPT, RELAX_S = 4, 0.3
 """How many share the time at first, and seconds for the relaxation of each."""
@@ -51,6 +61,7 @@ def solve(
 
     Raises `NoPlanError` where no split fits, which is then proven, or none was found in time.
     """
+    warm()
     orders = zero_bubble(problem)
     if len(orders) == 1:
         return solve_order(orders[0], objective, time_limit_s, seed, cancelled)
@@ -68,15 +79,42 @@ def solve(
 
 def zero_bubble(problem: Problem) -> list[Problem]:
     """The problem with every order of a zero-bubble schedule that is tried, those that hold least first: the first is
-    1F1B's. Of other schedules the problem itself."""
+    1F1B's. Of other schedules the problem itself.
+
+    Where activations are moved, 1F1B with undivided backwards is one of them too: its copies back are hidden behind
+    all of a backward, those of a divided one behind B alone.
+    """
     if problem.schedule != "zero-bubble":
         return [problem]
-    made: list[Problem] = []
+    made: list[Problem] = [_undivided(problem)] if problem.copy_in.any() else []
     for ahead in (1, 2)[: problem.stages]:
         most = min(ahead * (problem.stages - 1), problem.micro_batches)
         lags = {0, most, *(2**i for i in range(most.bit_length()) if 2**i < most)}
         made += [replace(problem, ahead=ahead, lag=lag) for lag in sorted(lags)]
     return made
+
+
+def _undivided(problem: Problem) -> Problem:
+    """1F1B, each backward in one piece."""
+    first, last = ((f, b + w) for f, b, w in (problem.first, problem.last))
+    nothing = np.zeros_like(problem.weight)
+    return replace(
+        problem,
+        schedule="1f1b",
+        backward=problem.backward + problem.weight,
+        weight=nothing,
+        late=nothing,
+        first=first,
+        last=last,
+    )
+
+
+def floor(p: Problem, objective: Objective) -> float:
+    """Ticks that no split is below, in no time: all layers' least work, as if it could be shared evenly by stages."""
+    work = p.forward + p.backward + p.weight if p.parts == 3 else p.forward + p.backward
+    least = [int(work[:, p.type_of == t].min()) for t in range(len(p.types))]
+    total = sum(least[t] for t in p.layer_types) + int(p.extra.sum())
+    return float(total) / p.stages * (1 if objective == "slowest" else p.micro_batches)
 
 
 def decide(
@@ -86,23 +124,39 @@ def decide(
     seed: int,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Decided:
-    """The best of these problems. Raises `NoPlanError` where none of them has a split that fits."""
+    """The best of these problems. Raises `NoPlanError` where none of them has a split that fits.
+
+    The limit is looked at before each of them; once it has passed and there is an answer, those that are left have no
+    bound but `floor`.
+    """
+    warm()
     began = time.monotonic()
-    values = [_quick(p, objective, seed) * p.tick for p in problems]
+
+    def spent() -> float:
+        return time.monotonic() - began
+
+    values: list[float] = []
+    for p in problems:
+        late = spent() > QUICK_SHARE * time_limit_s and min(values, default=np.inf) < np.inf
+        values.append(LATER if late else _quick(p, objective, seed) * p.tick)
     best: Decided | None = None
     bounds: list[float] = []
     told: list[str] = []
     for rank, i in enumerate(sorted(range(len(problems)), key=values.__getitem__)):
-        p, left = problems[i], time_limit_s - (time.monotonic() - began)
+        p, left = problems[i], time_limit_s - spent()
         if best is not None:
-            scale, known = max(1, round(best.value / p.tick)), stage_reasons(p, objective)
-            lower = relaxed(p, objective, scale, known, time.monotonic() + RELAX_S)[0] * p.tick
+            lower = floor(p, objective) * p.tick
+            if left > 0 and not cancelled():
+                scale, known = max(1, round(best.value / p.tick)), stage_reasons(p, objective)
+                until = time.monotonic() + min(RELAX_S, left)
+                lower = max(lower, relaxed(p, objective, scale, known, until)[0] * p.tick)
             if lower * (1 + 2 * TOLERANCE) >= best.value or left <= 0 or cancelled():
                 bounds.append(lower)
                 continue
         others = KEPT if rank < KEPT else len(problems)
+        share = left / (min(others, len(problems)) - rank)
         try:
-            found = solve_order(p, objective, max(0.5, left / (min(others, len(problems)) - rank)), seed, cancelled)
+            found = solve_order(p, objective, max(LEAST_S, share), seed, cancelled)
         except NoPlanError as none:
             told.append(str(none))
             bounds.append(np.inf if none.proven else 0.0)

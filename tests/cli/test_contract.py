@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,14 @@ from hyperopt.profile import Profile
 from solver.residency.incumbent import Incumbent
 from tests.cli.command import Cli
 from tests.samples import MIB, worked_example
+
+
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Ctrl-C as at a terminal, also where these tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
@@ -319,7 +329,7 @@ def test_a_report_is_one_file(cli: Cli, profile: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["plan", "min_peak", "pareto"])
 def test_interrupted_it_ends_with_what_it_has(
-    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, command: str
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, command: str, terminal: None
 ) -> None:
     """Ctrl-C in the midst of a search: the best plan so far, and the code of an interrupted command."""
     asked = False
@@ -346,9 +356,30 @@ def test_interrupted_it_ends_with_what_it_has(
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_interrupted_twice_it_ends_at_once(cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_background_job_hears_no_interrupt(
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, terminal: None
+) -> None:
+    """A shell has what it starts in the background ignore Ctrl-C, which is meant for others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def interrupted(self: Incumbent) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+        return stopped(self)
+
+    stopped = Incumbent.stopped
+    monkeypatch.setattr(Incumbent, "stopped", interrupted)
+    assert cli("plan", profile, "--hbm-bytes", str(640 * MIB)) == 0
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_interrupted_twice_it_ends_at_once(
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, terminal: None
+) -> None:
     def impatient(self: Incumbent) -> bool:
-        signal.raise_signal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # at once: a search that has heard the first may be through by the next
         return False
 
     monkeypatch.setattr(Incumbent, "stopped", impatient)

@@ -60,6 +60,33 @@ def test_a_quantile_is_never_shorter(cli: Cli, model: Path, tmp_path: Path) -> N
     assert "not between 0.5 and 1" in cli.err
 
 
+def test_a_bad_model_is_not_blamed_on_the_quantile(cli: Cli, ready: Path, tmp_path: Path) -> None:
+    write(device(2, 20), tmp_path / "step.json")
+    (tmp_path / "junk.json").write_text("no model")
+    assert cli("cost", "predict", tmp_path / "junk.json", tmp_path / "step.json") != 0
+    assert "not JSON" in cli.err and "--quantile" not in cli.err
+    (tmp_path / "zero.json").write_bytes(
+        ready.read_bytes().replace(b'"shared":{"latency_us":', b'"shared":{"latency_us":-')
+    )
+    assert cli("cost", "predict", tmp_path / "zero.json", tmp_path / "step.json") != 0
+    assert "$.shared.latency_us" in cli.err and "fit the model again" in cli.err
+
+
+def test_a_model_of_another_device_is_said(cli: Cli, ready: Path, tmp_path: Path) -> None:
+    write(device(2, 20), tmp_path / "step.json")
+    assert cli("cost", "predict", ready, tmp_path / "step.json", "--json") == 0
+    assert not cli.answer["other_device"] and not cli.err
+    write(structs.replace(device(2, 20), device=profiles.Device(name="other")), tmp_path / "step.json")
+    assert cli("cost", "predict", ready, tmp_path / "step.json", "--json") == 0
+    assert cli.answer["other_device"] and "is of toy made up 1, step.json of other made up 1" in cli.err
+
+
+def test_too_few_to_fit_is_said_as_the_service_says_it(cli: Cli, tmp_path: Path) -> None:
+    write(device(1, 3), tmp_path / "few.json")
+    assert cli("cost", "fit", tmp_path / "few.json", "-o", tmp_path / "m.json") == 64
+    assert "3 groups of shapes" in cli.err and "19 are needed" in cli.err and not (tmp_path / "m.json").exists()
+
+
 def test_two_devices_are_not_fitted_as_one(cli: Cli, tmp_path: Path) -> None:
     write(device(1, 20), tmp_path / "a.json")
     write(Profile(operators=device(1, 20).operators, storages=()), tmp_path / "b.json")

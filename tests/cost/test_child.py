@@ -10,7 +10,8 @@ import pytest
 
 from hyperopt.cost.child import TrainingFailed, train_in_child
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import Learned, TooFew, When
+from hyperopt.cost.lesson import Learned, When
+from hyperopt.cost.training import TooFew
 from tests.cost.synthetic import device
 
 TOY = "toy made up 1"

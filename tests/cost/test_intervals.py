@@ -38,6 +38,18 @@ def test_too_few_groups_go_by_all_classes_and_then_by_none() -> None:
     assert alone.quantile("b", 0.95) is None and alone.quantile("b", 0.9) is not None
 
 
+def test_a_wider_level_never_has_a_narrower_interval() -> None:
+    """Even where a class, narrow or wide, has to give way to all classes."""
+    errors, classes = gathered({"narrow": 30, "middle": 200, "wide": 40, "few": 5})
+    found = collect(errors, classes, np.arange(len(errors)).astype(str))
+    levels = np.linspace(0.5, 0.995, 100)
+    for name in ("narrow", "wide", "few", "unknown"):
+        highs = [q for level in levels if (q := found.quantile(name, level)) is not None]
+        lows = [q for level in levels if (q := found.quantile(name, 1 - level)) is not None]
+        assert len(highs) == len(lows) == 100
+        assert (np.diff(highs) >= 0).all() and (np.diff(lows) <= 0).all()
+
+
 def test_what_was_held_out_together_counts_once() -> None:
     errors, classes = gathered({"a": 100})
     together = collect(errors, classes, np.repeat(np.arange(5), 20).astype(str))

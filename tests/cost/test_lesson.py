@@ -7,8 +7,9 @@ import pytest
 from msgspec import structs
 
 from hyperopt.cost.feedback import Copy
-from hyperopt.cost.lesson import FEWEST_SHAPES, Learned, Lesson, TooFew, When, better_links
+from hyperopt.cost.lesson import Learned, Lesson, When, better_links
 from hyperopt.cost.model import CostModel
+from hyperopt.cost.training import FEWEST_SHAPES, TooFew
 from hyperopt.cost.work import Table
 from hyperopt.profile import Profile
 from tests.cost.synthetic import device

@@ -24,6 +24,13 @@ def test_constants_are_found_again() -> None:
     assert found["HCCS"].bytes_per_s == pytest.approx(2e10, rel=0.05) and found["HCCS"].error < 0.02
 
 
+def test_no_bandwidth_is_found_that_nothing_came_near() -> None:
+    """Messages so short that latency is all that was seen."""
+    sizes = (0.0001, 0.0002, 0.0004)
+    found, _ = fit([read(document(50.0, 1e15, sizes))])
+    assert found["HCCS"].bytes_per_s <= 1.6 * max(sizes) * 1e6 / 50e-6
+
+
 def test_too_few_sizes_are_not_fitted_and_said_so() -> None:
     found, notes = fit([read(document(1.5, 2e10, (0.01, 1.0)))])
     assert not found and "HCCS in 2 sizes are too few" in notes[0]

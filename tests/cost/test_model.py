@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import numpy as np
 import pytest
+from msgspec import structs
 
 from hyperopt.cost import model as models
 from hyperopt.cost.analytic import Rooflines
@@ -74,6 +77,38 @@ def test_outside_the_training_data_the_roofline_takes_over_and_the_interval_wide
     assert found.source.tolist() == [LEARNED, ROOFLINE]
     assert found.us[1] == base[1] and found.away[1] > 1
     assert found.high[1] / found.low[1] > (found.high[0] / found.low[0]) ** 1.5
+
+
+def test_families_that_go_by_the_roofline_are_less_sure_outside_the_training_data_too() -> None:
+    found = models.fit(rows_of(device(3, 300, noise=0.3, slow=1.0), TABLE))
+    family = next(name for name, scores in found.scores.items() if scores.used == ROOFLINE)
+    kind = "MatMul" if family == "matmul" else "Exp"
+    sizes = [(n, 256) for n in (256, 1 << 14, 1 << 20)]
+    outer = [operator(kind, [s, (256, 256)] if kind == "MatMul" else [s], [s], 1.0) for s in sizes]
+    rows = rows_of(Profile(operators=tuple(outer), storages=()), TABLE)
+    ahead = found.predict_rows(rows)
+    assert ahead.away[0] == 0 and (np.diff(ahead.away) > 0).all()
+    assert (np.diff(np.log(ahead.high / ahead.low)) > 0).all()
+
+
+def test_a_family_that_was_never_measured_goes_by_the_range_of_all(model: CostModel) -> None:
+    norms = [operator("Softmax", [(n, 64)], [(n, 64)], 1.0) for n in (64, 1 << 20)]
+    ahead = model.predict_rows(rows_of(Profile(operators=tuple(norms), storages=()), TABLE))
+    assert set(ahead.source) == {"shared"} and ahead.away[0] == 0 < ahead.away[1]
+
+
+def test_intervals_of_wider_levels_hold_those_of_narrower_ones() -> None:
+    """Of what is remembered and of what is new, also where repeats are too few for the wider level."""
+    once, again = device(1, 150), device(1, 12)
+    profile = structs.replace(once, operators=(*once.operators, *again.operators * 5))
+    found, samples = models.fit(rows_of(profile, TABLE)), fresh()
+    known = samples_of(rows_of(profile, TABLE))
+    for asked in (samples, known):
+        ends = [found.predict(asked.signatures, asked.context, level) for level in (0.5, 0.8, 0.9, 0.93, 0.95, 0.98)]
+        for inner, outer in itertools.pairwise(ends):
+            both = ~np.isnan(inner.low) & ~np.isnan(outer.low)
+            assert both.any()
+            assert (outer.low <= inner.low * 1.000001)[both].all() and (outer.high >= inner.high * 0.999999)[both].all()
 
 
 def test_more_work_never_takes_less_time(model: CostModel) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from hyperopt.cost import model as models
 from hyperopt.cost.analytic import fit_rooflines
 from hyperopt.cost.features import Rows, Samples, rows_of, samples_of
-from hyperopt.cost.model import pooled
+from hyperopt.cost.gains import pooled
 from hyperopt.cost.process import Process, learn
 from hyperopt.cost.work import Table
 from hyperopt.profile import Device, Profile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UnsetType, structs
 
@@ -18,7 +18,7 @@ from hyperopt.cost.whatif import Growth, what_if
 from hyperopt.cost.work import Table
 from hyperopt.documents import DocumentError, canonical
 from hyperopt.mesh import Level, Mesh
-from hyperopt.profile import Device, Operator, Profile
+from hyperopt.profile import Device, Operator, Profile, Storage
 from hyperopt.replay import replay
 from tests.cost.steps import step
 from tests.cost.synthetic import device
@@ -46,7 +46,6 @@ def test_sizes_are_those_of_the_step_at_the_other_size(
     model: CostModel, batch: int, length: int, more: int, longer: int
 ) -> None:
     """Whatever the sizes: exact, or refused; never anything else."""
-    assume(batch != length)
     try:
         made = what_if(step(batch, length), model, TABLE, [Growth("batch", more), Growth("sequence", longer)]).profile
     except DocumentError as refused:
@@ -54,6 +53,71 @@ def test_sizes_are_those_of_the_step_at_the_other_size(
         return
     same_sizes(made, step(more, longer))
     assert replay(made).peak_bytes == replay(step(more, longer)).peak_bytes
+
+
+@given(
+    size=st.integers(2, 40),
+    new=st.integers(1, 80),
+    words=st.integers(2, 40),
+    axis=st.sampled_from(["batch", "sequence"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_as_many_sequences_as_they_are_long_are_not_taken_for_each_other(
+    model: CostModel, size: int, new: int, words: int, axis: str
+) -> None:
+    """Exact, or refused: nothing says which dimension of [n, n] ids is which."""
+    before = step(size, size, words=words)
+    real = step(new, size, words=words) if axis == "batch" else step(size, new, words=words)
+    try:
+        made = what_if(before, model, TABLE, [Growth(axis, new, size)]).profile
+    except DocumentError as refused:
+        assert refused.field.startswith("$.operators[") and refused.remedy
+        return
+    same_sizes(made, real)
+
+
+def test_a_mask_of_positions_by_positions_grows_in_both(model: CostModel) -> None:
+    """An input (S, S) is told by what it is added to, if the batch has another length."""
+
+    def masked(batch: int, length: int) -> Profile:
+        plain = step(batch, length)
+        place = next(i for i, o in enumerate(plain.operators) if o.type == "Add")
+        mask = Storage(id=900, bytes=4 * length * length, kind="input", name="mask", resident_at_start=True)
+        reads = (*plain.operators[place].reads, 900)
+        operators = list(plain.operators)
+        operators[place] = structs.replace(operators[place], reads=reads)
+        return structs.replace(plain, operators=tuple(operators), storages=(*plain.storages, mask))
+
+    same_sizes(what_if(masked(16, 70), model, TABLE, [Growth("sequence", 35, 70)]).profile, masked(16, 35))
+    same_sizes(what_if(masked(16, 70), model, TABLE, [Growth("batch", 8, 16)]).profile, masked(8, 70))
+    with pytest.raises(DocumentError, match=r"of an input \[16, 16\] nothing tells"):
+        what_if(masked(16, 16), model, TABLE, [Growth("sequence", 35, 16)])
+
+
+def test_inputs_that_no_operator_reads_are_told(model: CostModel) -> None:
+    before = step(16, 70)
+    targets = Storage(id=900, bytes=4 * 16 * 70, kind="input", name="targets", resident_at_start=True)
+    before = structs.replace(before, storages=(*before.storages, targets))
+    for made in (
+        what_if(before, model, TABLE, [Growth("batch", 32)]),
+        what_if(before, model, TABLE, dtypes={"float32": "bfloat16"}),
+    ):
+        assert any("no operator reads" in note and "targets (4480 bytes)" in note for note in made.notes)
+        assert made.profile.storages[-1].bytes == targets.bytes
+    assert not any("targets" in note for note in what_if(before, model, TABLE, [Growth("batch", 16)]).notes)
+
+
+@pytest.mark.parametrize("axis", ["batch", "sequence"])
+@given(new=st.integers(2**20, 2**60))
+@settings(max_examples=30, deadline=None)
+def test_what_is_written_can_be_read_again(model: CostModel, axis: str, new: int) -> None:
+    """Sizes that no profile may have are refused before."""
+    try:
+        made = what_if(step(16, 70), model, TABLE, [Growth(axis, new)]).profile
+    except DocumentError as refused:
+        assert "bytes" in refused.problem and "keep every size below" in refused.remedy
+        return
+    profiles.load(canonical(made))
 
 
 @pytest.mark.parametrize("growth", [Growth("batch", 32), Growth("batch", 4), Growth("sequence", 35)])
@@ -150,6 +214,23 @@ def test_another_element_type_halves_all_but_optimizer_states_and_indices(model:
         what_if(before, model, TABLE, dtypes={"float32": "float31"})
 
 
+@pytest.mark.parametrize(
+    ("dtypes", "why"),
+    [
+        ({"float64": "float32"}, "no tensor of the step is of type float64"),
+        ({"float32": "int8"}, "float32 is a float, int8 is an integer"),
+        ({"int32": "float16"}, "int32 is an integer, float16 is a float"),
+        ({"int32": "bool"}, "bool is of truth values"),
+    ],
+)
+def test_a_type_that_is_not_there_or_of_another_sort_is_refused(
+    model: CostModel, dtypes: dict[str, str], why: str
+) -> None:
+    with pytest.raises(DocumentError, match=why) as refused:
+        what_if(step(16, 70), model, TABLE, dtypes=dtypes)
+    assert refused.value.field == "--dtype" and refused.value.remedy
+
+
 def test_another_device_is_predicted_outright_and_its_memory_is_taken(model: CostModel) -> None:
     here = structs.replace(step(16, 70), device=Device(name="elsewhere", hbm_bytes=1 << 20))
     with pytest.raises(DocumentError, match="give --device"):
@@ -230,9 +311,7 @@ def test_what_nothing_tells_is_not_taken_to_stay(model: CostModel) -> None:
         type="Tile", duration_us=1.0, shapes=((1, 1), (16 * 70, 1)), dtypes=("float32",) * 2, inputs=1, writes=(900,)
     )
     storage = structs.replace(before.storages[-1], id=900, bytes=16 * 70 * 4, name="repeated")
-    odd = structs.replace(
-        before, operators=(repeated, *before.operators), storages=(*before.storages, storage)
-    )
+    odd = structs.replace(before, operators=(repeated, *before.operators), storages=(*before.storages, storage))
     with pytest.raises(DocumentError, match="nothing tells whether it grows"):
         what_if(odd, model, TABLE, [Growth("batch", 32)])
     made_up = structs.replace(odd, operators=(structs.replace(repeated, inputs=None, shapes=repeated.shapes[1:],

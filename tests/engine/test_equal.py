@@ -194,7 +194,7 @@ def same(one: Outcome, other: Outcome) -> None:
 def test_the_loop_stays_within_its_arrays(case: Case) -> None:
     """Uncompiled, where Python checks every place in an array."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernel, "walk", kernel.walk.py_func)  # type: ignore[attr-defined]
+        patch.setattr(kernel, "walk", kernel.walk.py_func)
         agree(*case, None)
         agree(*case, case[1].budget.hbm_bytes)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from hyperopt.documents import write
@@ -17,6 +19,8 @@ from solver.fit import fit
 from tests.cli.command import Cli
 from tests.gate.test_check import grown
 from tests.samples import MIB, worked_example
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
 def answer(mib: int, slowdown: float = 3.0) -> Fit:
@@ -60,9 +64,13 @@ def test_a_limit_is_judged_beside_the_others_and_the_change_is_told() -> None:
     failed = with_fit(check(before, before), none)
     assert failed.verdict == "regression" and failed.reasons == (none.reason,)
     assert failed.document()["fit"]["status"] == "regression"
-    assert next(case.get("name") for case in ElementTree.fromstring(junit(failed))[0]) == "must fit"
-    assert "| must fit |  | 769.00 MiB | with a plan: 641.00 MiB, step +0.00 % |" in markdown(found)
-    assert with_fit(None, none).verdict == "regression" and ElementTree.fromstring(junit(with_fit(None, none)))
+    assert ElementTree.fromstring(junit(failed, NOON, ""))[0][1].get("name") == "must fit"
+    told = "with a plan: 641.00 MiB, step +0.00 %, 128.00 MiB at most in other tiers"
+    assert f"| must fit |  | 769.00 MiB | {told} |" in markdown(found)
+    hosts = [found.shown[side]["host_peak_bytes"] for side in ("baseline", "candidate")]
+    assert hosts == [0, 128 * MIB] and failed.shown["candidate"].get("host_peak_bytes") is None
+    alone = with_fit(None, none)
+    assert alone.verdict == "regression" and ElementTree.fromstring(junit(alone, NOON, ""))
 
 
 @pytest.mark.parametrize(("limit", "code"), [("768M", 0), ("700M", 0), ("100M", 1)])
@@ -74,3 +82,11 @@ def test_the_command_judges_a_candidate_alone(cli: Cli, tmp_path: Path, limit: s
     assert json.loads(cli.out)["memory"]["status"] == "not judged"
     assert cli("check", "--must-fit", "nothing", "--candidate", tmp_path / "profile.json") == 64
     assert cli("check", "--must-fit", limit, "--baseline", tmp_path / "profile.json") == 64
+
+
+def test_a_profile_that_says_nothing_of_memory_fits_nowhere_for_sure() -> None:
+    bare = tuple(msgspec.structs.replace(o, reads=(), writes=()) for o in worked_example().operators)
+    silent = msgspec.structs.replace(worked_example(), operators=bare, storages=())
+    for profile in (silent, msgspec.structs.replace(worked_example(), operators=())):
+        found = with_fit(None, fit(profile, Requirement(1 << 40, 3.0), 1.0))
+        assert found.verdict == "inconclusive" and "is not known" in found.reasons[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from hyperopt.gate.power import pairs_needed
 from hyperopt.gate.ranks import (
     MOST_VALUES,
     holm,
+    holm_levels,
     least_jobs,
     least_pairs,
     of_groups,
@@ -43,33 +44,56 @@ def test_the_lower_bound_says_what_the_test_says(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_ties_and_zeros_are_counted_exactly(seed: int) -> None:
-    """Against all signs of all values: zeros have a rank and no sign (Pratt)."""
-    from scipy.stats import rankdata
+def test_without_ties_it_is_scipys_exact_test(seed: int) -> None:
+    from scipy.stats import mannwhitneyu, wilcoxon
 
-    d = np.random.default_rng(seed).integers(-2, 4, 8).astype(float)
-    ranks = rankdata(np.abs(d))
-    seen = ranks[d > 0].sum()
-    signed = ranks[d != 0]
-    sums = [
-        sum(r for r, sign in zip(signed, signs, strict=True) if sign) for signs in product((0, 1), repeat=len(signed))
-    ]
-    assert of_pairs(d, 0.0, LEVEL).p == pytest.approx(np.mean([total >= seen for total in sums]))
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_tied_groups_are_counted_exactly(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    before, after = rng.integers(0, 4, 5).astype(float), rng.integers(1, 5, 4).astype(float)
-    both = np.concatenate([before, after])
+    for n in (3, 10, 21):
+        d, more = rng.normal(0.3, 1, n), rng.normal(0.5, 1, n + 2)
+        expected = wilcoxon(d - 0.1, alternative="greater", method="exact").pvalue
+        assert of_pairs(d, 0.1, LEVEL).p == pytest.approx(expected)
+        expected = mannwhitneyu(more, d + 0.1, alternative="greater", method="exact").pvalue
+        assert of_groups(d, more, 0.1, LEVEL).p == pytest.approx(expected)
 
-    def statistic(chosen: tuple[int, ...]) -> float:
-        others = np.delete(both, chosen)
-        return float(sum((value > others).sum() + (value == others).sum() / 2 for value in both[list(chosen)]))
 
-    seen = statistic((5, 6, 7, 8))
-    chance = np.mean([statistic(chosen) >= seen for chosen in combinations(range(9), 4)])
-    assert of_groups(before, after, 0.0, LEVEL).p == pytest.approx(chance)
+@pytest.mark.parametrize("seed", range(20))
+def test_ties_are_told_apart_against_the_claim(seed: int) -> None:
+    """However a finer clock would have told tied values apart: it would have been no less sure. At the limit too,
+    whatever rounding does to it."""
+    rng = np.random.default_rng(seed)
+    before, after = rng.integers(18, 23, 9) / 10, rng.integers(19, 25, 9) / 10
+    limit = math.log(1.05)
+    d = np.log(after) - np.log(before)
+    found, groups = of_pairs(d, limit, LEVEL), of_groups(np.log(before), np.log(after), limit, LEVEL)
+    assert (found.low > limit) == (found.p <= LEVEL) and (groups.low > limit) == (groups.p <= LEVEL)
+    for _ in range(20):
+        finer = rng.uniform(-1e-9, 1e-9, (2, 9))
+        assert of_pairs(d + finer[0], limit, LEVEL).p <= found.p
+        assert of_groups(np.log(before) + finer[0], np.log(after) + finer[1], limit, LEVEL).p <= groups.p
+
+
+@pytest.mark.parametrize("count", [7, 10, 20, 60])
+@pytest.mark.parametrize("base", [100.0, 40.0, 0.02, 0.3, 1e7])
+def test_exactly_the_limit_is_on_neither_side(count: int, base: float) -> None:
+    """The difference of two logarithms is one off in the seventeenth digit: no sign of anything."""
+    limit = math.log1p(0.05)
+    d = np.full(count, math.log(base * 1.05) - math.log(base))
+    found = of_pairs(d, limit, LEVEL)
+    assert found.p == 1.0 and found.low == limit == found.high
+    assert of_pairs(-d, -limit, LEVEL).p == 1.0
+    groups = of_groups(np.full(count, math.log(base)), np.full(count, math.log(base * 1.05)), limit, LEVEL)
+    assert groups.p == 1.0 and groups.low == limit == groups.high
+
+
+def test_slack_moves_both_bounds_and_the_test() -> None:
+    d = np.random.default_rng(0).normal(0.1, 0.01, 10)
+    exact, wide = of_pairs(d, 0.05, LEVEL), of_pairs(d, 0.05, LEVEL, slack=0.04)
+    assert (wide.low, wide.high) == pytest.approx((exact.low - 0.04, exact.high + 0.04)) and wide.p >= exact.p
+    blind = of_pairs(d, 0.05, LEVEL, slack=math.inf)
+    assert (blind.low, blind.high, blind.p) == (-math.inf, math.inf, 1.0)
+    for slack in (0.02, 0.04, 0.045, 0.05, 0.06):
+        found = of_pairs(d, 0.05, LEVEL, slack)
+        assert (found.low > 0.05) == (found.p <= LEVEL)
 
 
 def test_a_wild_value_is_one_rank() -> None:
@@ -99,6 +123,14 @@ def test_equal_values_are_no_difference() -> None:
 def test_holm_adjusts_step_by_step() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_holms_levels_reject_what_his_p_values_do(seed: int) -> None:
+    ps = [float(p) for p in np.random.default_rng(seed).choice([0.001, 0.004, 0.01, 0.02, 0.6], 5)]
+    rejected = [p <= at for p, at in zip(ps, holm_levels(ps, 0.01), strict=True)]
+    assert rejected == [p <= 0.01 for p in holm(ps)]
+    assert holm_levels([0.5], 0.01) == [0.01] and holm_levels([], 0.01) == []
 
 
 def test_the_spread_is_the_standard_deviation_of_normal_values_and_blind_to_a_wild_one() -> None:

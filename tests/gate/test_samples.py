@@ -5,7 +5,7 @@ import pytest
 
 from hyperopt.documents import DocumentError
 from hyperopt.gate.ranks import MOST_VALUES
-from hyperopt.gate.samples import Metric, Samples, load
+from hyperopt.gate.samples import Metric, Samples, check, load
 
 
 def document(**changed: object) -> bytes:
@@ -53,3 +53,23 @@ def test_a_metric_is_there_once() -> None:
     metric = Metric(name="a", baseline=((1.0, 1.0),), candidate=((1.0, 1.0),))
     with pytest.raises(DocumentError, match="twice"):
         load(msgspec.json.encode(Samples(design="separate", metrics=(metric, metric))))
+
+
+@pytest.mark.parametrize("tick", [1.0, 0.5, 15.625, 1e-3, 0.1])
+def test_the_tick_is_what_all_readings_are_multiples_of(tick: float) -> None:
+    def read(*counts: int) -> tuple[tuple[float, ...], ...]:
+        return tuple((tick * count, tick * (count + 2)) for count in counts)
+
+    varied = Metric(name="step", baseline=read(40, 42, 41), candidate=read(42, 44, 49))
+    found = Samples(design="interleaved", warmup_steps=0, metrics=(varied,))
+    assert found.tick(varied) == pytest.approx(tick)
+    fine = Metric(name="step", baseline=((0.8123456789, 0.81998877),), candidate=((0.8071234321,),))
+    assert found.tick(fine) == 0.0
+    constant = Metric(name="step", baseline=((tick * 40,),) * 8, candidate=((tick * 42,),) * 8)
+    assert found.tick(constant) == 0.0
+
+
+def test_a_reading_that_is_too_large_is_called_that() -> None:
+    huge = Metric(name="step", baseline=((1e308,),), candidate=((1.0,),))
+    with pytest.raises(DocumentError, match="1e\\+308 is beyond 1e\\+300"):
+        check(Samples(design="separate", warmup_steps=0, metrics=(huge,)))

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from hyperopt.gate import Policy, Samples, Threshold, check, check_samples
-from hyperopt.gate.selftest import grown, missed, sample, slowed
+from hyperopt.gate.selftest import blind, grown, missed, slowed
 from hyperopt.profile import Profile
 from tests.gate.test_throughput import noisy, samples
 from tests.samples import MIB, random_profile, worked_example
 
 
 def test_c10c_what_is_put_in_fails_the_check() -> None:
-    profile, series = sample()
+    profile, series = worked_example(), samples(noisy(0, 10, 1.0))
     assert check(profile, profile, samples=series).verdict == "pass"
     found = check(profile, grown(profile, None), samples=slowed(series, 5.0))
     assert found.verdict == "regression" and not missed(found)
@@ -35,3 +36,12 @@ def test_a_gate_that_cannot_see_says_so(series: Samples) -> None:
 def test_memory_grows_beyond_what_is_allowed(profile: Profile, threshold: Threshold | None) -> None:
     found = check(profile, grown(profile, threshold), Policy(threshold))
     assert found.memory.status == "regression" and not missed(found)
+
+
+def test_what_could_not_be_found_in_what_was_given_is_said() -> None:
+    example = worked_example(framework="a")
+    assert blind(check(example, example)) == []
+    assert "different framework" in blind(check(example, worked_example(framework="b")))[0]
+    bare = tuple(msgspec.structs.replace(o, reads=(), writes=()) for o in example.operators)
+    silent = msgspec.structs.replace(example, operators=bare, storages=())
+    assert "no storages" in blind(check(example, silent))[0]

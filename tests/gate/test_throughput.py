@@ -75,6 +75,24 @@ def test_many_metrics_must_be_surer_each() -> None:
     assert judge_samples(samples(noisy(0, 10, 1.2), noisy(1, 10, 1.0)), 5.0)[0].status == "regression"
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_verdict_and_interval_agree_with_many_metrics(seed: int) -> None:
+    """A regression is a lower bound beyond the tolerance and a pass an upper one within, however many there are."""
+    rng = np.random.default_rng(seed)
+    for n in (7, 8, 10, 20):
+        many = [noisy(100 * seed + i, n, slower) for i, slower in enumerate(rng.choice([1.0, 1.04, 1.07, 1.2], 6))]
+        for found in judge_samples(samples(*many), 5.0):
+            low, high = found.low_percent, found.high_percent
+            assert (found.status == "regression") == (low is not None and low > 5.0)
+            assert found.status == "regression" or (found.status == "pass") == (high is not None and high < 5.0)
+            assert found.low_level <= found.level
+
+
+def test_one_job_a_side_has_no_spread_to_tell() -> None:
+    (found,) = judge_samples(samples(metric("step", np.ones(1), np.ones(1)), design="separate"), 5.0)
+    assert "is not known" in found.reason and "0.00 % apart" not in found.reason
+
+
 def test_separate_jobs_are_weaker_and_judged_with_the_noise_between_them() -> None:
     def jobs(seed: int, n: int, slower: float, noise: float) -> str:
         (found,) = judge_samples(samples(noisy(seed, n, slower, noise), design="separate"), 5.0)
@@ -130,3 +148,45 @@ def test_identical_values_pass() -> None:
     assert found.status == "pass" and found.effect_percent == 0.0
     (slower,) = judge_samples(samples(metric("step", np.full(20, 3.0), np.full(20, 3.3))), 5.0)
     assert slower.status == "regression"
+
+
+@pytest.mark.parametrize("n", [8, 10, 20])
+@pytest.mark.parametrize("base", [100.0, 20.0, 0.04, 812.0])
+def test_constant_runs_at_exactly_the_tolerance_are_inconclusive(n: int, base: float) -> None:
+    for design in ("interleaved", "separate"):
+        given = samples(metric("step", np.full(n, base), np.full(n, base * 1.05)), design=design)
+        (found,) = judge_samples(given, 5.0)
+        assert found.status == "inconclusive" and found.p == 1.0
+
+
+def ticked(rng: np.random.Generator, n: int, base: float, slower: float, noise: float, round_down: bool) -> Metric:
+    """Readings of a clock that ticks by 1; `base` and `noise` in ticks."""
+    read = np.floor if round_down else np.round
+    before, after = (read(mean + rng.normal(0, noise, n)) for mean in (base, slower * base))
+    return metric("step", before, after)
+
+
+@pytest.mark.parametrize("round_down", [False, True])
+@pytest.mark.parametrize("base", [20.0, 20.4, 40.0, 100.0])
+@pytest.mark.parametrize("noise", [0.3, 1.0, 3.0])
+def test_a_coarse_clock_raises_no_false_alarm_at_the_tolerance(base: float, noise: float, round_down: bool) -> None:
+    rng = np.random.default_rng(int(10 * (base + noise)))
+    wrong = {"regression": 0, "pass": 0}
+    for n in (10, 20):
+        for _ in range(100):
+            found = judge_samples(samples(ticked(rng, n, base, 1.05, noise, round_down)), 5.0)[0]
+            if found.status in wrong:
+                wrong[found.status] += 1
+    # One in a hundred of 200 is 2; 8 or more of them come by once in a thousand tests.
+    assert wrong["regression"] < 8 and wrong["pass"] < 8
+
+
+def test_a_coarse_clock_says_that_it_is_one_and_still_finds_what_is_beyond_its_ticks() -> None:
+    rng = np.random.default_rng(0)
+    (near,) = judge_samples(samples(ticked(rng, 20, 20.0, 1.08, 0.5, False)), 5.0)
+    assert near.status == "inconclusive" and "finer clock" in near.reason and "ticks by 1 us" in near.reason
+    assert judge_samples(samples(ticked(rng, 10, 20.0, 1.3, 0.5, False)), 5.0)[0].status == "regression"
+    assert judge_samples(samples(ticked(rng, 10, 200.0, 1.09, 1.0, False)), 5.0)[0].status == "regression"
+    assert judge_samples(samples(ticked(rng, 10, 200.0, 1.0, 1.0, False)), 5.0)[0].status == "pass"
+    (fine,) = judge_samples(samples(noisy(0, 10, 1.0)), 5.0)
+    assert "tick" not in fine.reason

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -79,6 +80,27 @@ def test_two_programs_that_upgrade_at_once_both_succeed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     both = [subprocess.Popen(command, env=environment, cwd=tmp_path) for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]
+
+
+def test_old_checks_are_their_branch_s_own_and_old_acceptances_without_a_flag(database: Database) -> None:
+    schema.upgrade(database, "0003")
+    rows = (
+        "INSERT INTO projects (id, name, created_at) VALUES (1, 'p', '2026-01-01')",
+        "INSERT INTO checks VALUES ('c', 1, 'main', '1f', 'a', 'b', '{}', NULL, 'pass', '{}', '2026-01-01')",
+        "INSERT INTO baselines VALUES ('b', 1, 'main', 'm', 'd', 'f', '1', '', 0, 1, 1, 0)",
+        "INSERT INTO acceptances VALUES ('b', 1, 'accepted', 'a', 'c', 'ada', 'first', '2026-01-01')",
+    )
+    with sqlite3.connect(str(database.engine.url.database)) as file:  # which asks for no profiles behind them
+        for row in rows:
+            file.execute(row)
+    for _ in range(2):
+        schema.upgrade(database)
+        assert schema.differences(database) == []
+        with database.engine.connect() as connection:
+            assert connection.execute(text('SELECT head, "commit" FROM checks')).all() == [("", "1f")]
+            asked = "SELECT accept_regression, accept_inconclusive, check_id FROM acceptances"
+            assert connection.execute(text(asked)).all() == [(0, 0, "c")]
+        schema.downgrade(database, "0003")
 
 
 def test_cost_models_come_and_go_without_touching_what_was_there(database: Database) -> None:

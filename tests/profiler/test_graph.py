@@ -87,6 +87,9 @@ def test_two_captures_describe_one_program(profile: Profile) -> None:
 
 def test_idle_time_stands_at_fixed_places(profile: Profile) -> None:
     places = [i for i, o in enumerate(profile.operators) if o.type == IDLE]
+    if any("no idle time inserted" in note for note in profile.run.notes):  # a busy machine: kernels took the step
+        assert not places
+        return
     assert places[-1] == len(profile.operators) - 1
     assert places[:-1] == [32 + 33 * i for i in range(len(places) - 1)]
 

@@ -63,7 +63,7 @@ def test_cancelling_gives_the_best_plan_so_far() -> None:
 def test_a_solve_stays_within_its_memory() -> None:
     with pytest.raises(SolveFailed, match=r"memory|ended with code"):
         solve_in_child(
-            canonical(long_step(3000)),  # a small one fits in what Python already holds
+            canonical(long_step(30_000)),  # a small one fits in what Python already holds
             Request(Budget(hbm_bytes=10_000)),
             memory_limit_bytes=1 << 20,
             cancelled=lambda: False,

@@ -9,11 +9,14 @@ from collections import defaultdict
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperopt import plan as plans
+from hyperopt.cost.followed import bytes_of
+from hyperopt.cost.work import Table, Uncounted
 from hyperopt.documents import canonical, write
 from hyperopt.plan import Action, Plan, Recompute, Residency
 from hyperopt.profile import COMPUTE, Profile, load
@@ -112,6 +115,26 @@ def test_equal_kernels_take_times_within_a_few_percent_of_each_other(name: str) 
     assert max(found[-1] / found[0] for found in alike) < 1.2 and any(found[0] < found[-1] for found in alike)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_shapes_are_those_of_what_is_read_and_written_and_tell_the_work(name: str) -> None:
+    """What goes in, then what comes out. Products are none that shapes contradict, and types that a model's step has
+    are known; attention over packed rows, experts and caches are left out."""
+    profile, table = generate(name, 900), Table.load()
+    counted = kernels = 0
+    for o in profile.operators:
+        sizes = [bytes_of(shape, dtype) for shape, dtype in zip(o.shapes, o.dtypes, strict=True)]
+        assert sizes[o.inputs or 0 :] == [profile.by_id[s].bytes for s in o.writes]
+        if o.inputs:
+            assert set(sizes[: o.inputs]) <= {profile.by_id[s].bytes for s in o.reads}
+        kernels += o.type != "idle"
+        try:
+            table.of(o)
+            counted += o.type != "idle"
+        except Uncounted as why:
+            assert not o.type.startswith(("MatMul", "GroupedMatMul", "RmsNorm", "Rotary", "SwiGlu")), (o.type, why)
+    assert counted > 0.4 * kernels
+
+
 @pytest.mark.parametrize("suffix", ["json", "json.gz", "json.zst"])
 def test_the_same_arguments_give_the_same_bytes_in_another_process(tmp_path: Path, suffix: str) -> None:
     name, path, again = "qwen3-30b-a3b-skewed", tmp_path / f"a.{suffix}", tmp_path / f"b.{suffix}"
@@ -139,3 +162,16 @@ def test_names_about_tiers_have_them() -> None:
     assert three.device.host_bytes == three.device.tiers["host"].bytes == three.device.hbm_bytes // 4
     assert not contended.device.tiers["host"].duplex
     assert contended.device.host_bytes == 8 * contended.device.hbm_bytes
+
+
+def test_shapes_of_kernels_of_two_tensors_broadcast_to_what_they_write() -> None:
+    """A row's statistics stand in a column: with as many rows as columns a row of them would be another product."""
+    shapes: dict[int, tuple[int, ...]] = {}
+    columns = 0
+    for o in generate("llama3-8b-unfused", 500).operators:
+        if o.type in ("Mul", "Add", "MulSub") and all(s in shapes for s in o.reads):
+            written = o.shapes[o.inputs or 0]
+            assert np.broadcast_shapes(*(shapes[s] for s in o.reads)) == written
+            columns += any(shapes[s] == (written[0], 1) for s in o.reads)
+        shapes.update(zip(o.writes, o.shapes[o.inputs or 0 :], strict=False))
+    assert columns

@@ -55,9 +55,10 @@ def _grouped(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Ten
     backward; or x (e.., k), dy (e.., n) -> (e, k, n), to which a third input is added."""
     a, b, y = inputs[0].shape, inputs[1].shape, outputs[0].shape
     if len(inputs) == 2 and len(a) == len(y) == 2 and len(b) == 3 and a[0] == y[0] and a[0] % b[0] == 0:
-        turned = operator.phase == "backward"
-        if (a[1], y[1]) != ((b[2], b[1]) if turned else (b[1], b[2])):
+        fits = [turned for turned in (False, True) if (a[1], y[1]) == ((b[2], b[1]) if turned else (b[1], b[2]))]
+        if not fits:
             return None
+        turned = operator.attributes.get("transpose_b", operator.phase == "backward") if len(fits) > 1 else fits[0]
         units = {"e": b[0], "k": a[1], "n": y[1]}
         weight = letters("enk") if turned else letters("ekn")
         return Signature((letters("ek"), weight), (letters("en"),), units, flops=2 * a[0] * a[1] * y[1])
@@ -95,5 +96,8 @@ def _permute(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Ten
     operands, results = tuple(map(letters, left.split())), tuple(map(letters, right.split()))
     if [len(x) for x in (*operands, *results)] != [len(t.shape) for t in (*inputs, *outputs)]:
         return None
-    units = {"h": max(t.shape[1] for t in (*inputs, *outputs)), "e": int(operator.attributes.get("experts", 1))}
+    widths = {t.shape[1] for ls, t in zip((*operands, *results), (*inputs, *outputs), strict=True) if ls[1] == "h"}
+    if len(widths) != 1:
+        return None
+    units = {"h": widths.pop(), "e": int(operator.attributes.get("experts", 1))}
     return Signature(operands, results, units)

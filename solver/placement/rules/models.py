@@ -9,38 +9,89 @@ from hyperopt.graph import Operator, Tensor
 from solver.placement.rules.registry import blank, letters, rule
 from solver.placement.signature import Labels, Signature
 
+NORMS = {
+    "RmsNorm": ("xg", "xr"),
+    "RmsNormGrad": ("xxrg", "xg"),
+    "RmsNormGammaGrad": ("xxrg", "g"),
+    "LayerNorm": ("xgg", "xrr"),
+    "LayerNormV3": ("xgg", "xrr"),
+    "LayerNormGrad": ("xxrrg", "xgg"),
+    "LayerNormGradV3": ("xxrrg", "xgg"),
+    "LayerNormExt": ("xgg", "xrr"),
+    "LayerNormGradExt": ("xxrrgg", "xgg"),
+    "aten::native_layer_norm": ("xgg", "xrr"),
+    "aten::native_layer_norm_backward": ("xxrrgg", "xgg"),
+}
+"""Type -> what its operands are by position, inputs and outputs: x or of its shape, rows' statistics (r), scale, shift
+and their gradients (g). Indices, sizes and single numbers among them are not counted. Sources: the definitions of
+MindSpore's primitives and of its accelerator kernels, and ATen's native_functions.yaml."""
 
-@rule("RmsNorm", "LayerNorm", "RmsNormGrad", "LayerNormGrad", "RmsNormGammaGrad", "LayerNormExt", "LayerNormGradExt")
+
+@rule(*NORMS)
 def _norm(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
     """Rows may be cut, what is normalised may not; gradients of scale and shift are partial sums over rows.
 
-    Operands have the shape of x, of its rows (statistics, perhaps with ones at the end) or of what is normalised.
+    Where there are as many rows as columns, only an operand's position tells a statistic from a scale.
     """
     shape = max((t.shape for t in inputs), key=lambda s: (prod(s), len(s)))
-    if len(shape) < 2:
+    if len(shape) < 2 or int(operator.attributes.get("begin_norm_axis", -1)) % len(shape) != len(shape) - 1:
         return None
     names = tuple(f"d{i}" if i < len(shape) - 1 else "" for i in range(len(shape)))
-    rows = shape[:-1]
-
-    def of(tensor: Tensor) -> Labels | None:
-        own = tensor.shape
-        if own == shape:
-            return names
-        if own == rows or own == (*rows, 1):
-            return names[: len(own)] if own == rows else (*names[:-1], "")
-        if own == shape[-1:] or prod(own) == 1:
-            return tuple("" for _ in own)
-        return None
-
-    labels = [of(t) for t in (*inputs, *outputs)]
-    if any(one is None for one in labels):
-        return None
-    known = [one for one in labels if one is not None]
+    found: list[Labels] = []
+    for tensors, roles in zip((inputs, outputs), NORMS[operator.type], strict=True):
+        labels = _by_position(tensors, roles, shape, names)
+        if labels is None and shape[:-1] != shape[-1:]:
+            labels = _by_length(tensors, shape, names)  # some are missing, or stand in another order
+        if labels is None:
+            return None
+        found.extend(labels)
     units = {n: shape[i] for i, n in enumerate(names) if n}
     added: tuple[tuple[int, int], ...] = ()
     if operator.type == "RmsNormGammaGrad" and len(inputs) > 3 and inputs[-1].shape == outputs[0].shape:
         added = ((len(inputs) - 1, 0),)
-    return Signature(tuple(known[: len(inputs)]), tuple(known[len(inputs) :]), units, accumulators=added)
+    return Signature(tuple(found[: len(inputs)]), tuple(found[len(inputs) :]), units, accumulators=added)
+
+
+def _normed(own: tuple[int, ...], role: str, shape: tuple[int, ...], names: Labels) -> Labels | None:
+    """Labels of an operand of a norm in a role; None where it has not the shape for it."""
+    rows = shape[:-1]
+    if role == "x":
+        return names if own == shape else None
+    if role == "g":
+        return ("",) if own == shape[-1:] else None
+    return names[:-1] if own == rows else names if own == (*rows, 1) else None
+
+
+def _by_position(tensors: Sequence[Tensor], roles: str, shape: tuple[int, ...], names: Labels) -> list[Labels] | None:
+    found: list[Labels] = []
+    at = 0
+    for tensor in tensors:
+        labels = _normed(tensor.shape, roles[at], shape, names) if at < len(roles) else None
+        if labels is not None:
+            at += 1
+        elif prod(tensor.shape) == 1 or "int" in tensor.dtype:
+            labels = tuple("" for _ in tensor.shape)
+        else:
+            return None
+        found.append(labels)
+    return found
+
+
+def _by_length(tensors: Sequence[Tensor], shape: tuple[int, ...], names: Labels) -> list[Labels] | None:
+    found: list[Labels] = []
+    for tensor in tensors:
+        fits = (_normed(tensor.shape, role, shape, names) for role in "xrg")
+        labels = next((one for one in fits if one is not None), None)
+        if labels is None and prod(tensor.shape) == 1:
+            labels = tuple("" for _ in tensor.shape)
+        if labels is None:
+            return None
+        found.append(labels)
+    return found
+
+
+NO_DEFAULT = ("CumSum", "GatherD", "GatherDGradV2")
+"""Types whose axis has no default."""
 
 
 @rule(
@@ -56,12 +107,17 @@ def _norm(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor
     "GatherDGradV2",
 )
 def _along(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
-    """Along one dimension (`axis`, the last one) that stays whole; lengths along it may differ."""
-    axis = operator.attributes.get("axis", None if operator.type == "CumSum" else -1)
-    if axis is None:
-        return None
-    axis = axis[0] if isinstance(axis, (tuple, list)) else axis
+    """Along one dimension (`axis`, the last one where the type has a default) that stays whole; lengths along it may
+    differ."""
+    axis = operator.attributes.get("axis", -1 if operator.type not in NO_DEFAULT else None)
     shape = inputs[0].shape
+    if axis is None:
+        apart = {i for t in (*inputs, *outputs) for i, pair in enumerate(zip(shape, t.shape, strict=False))
+                 if len(t.shape) == len(shape) and pair[0] != pair[1]}  # fmt: skip
+        if len(apart) != 1:
+            return None
+        axis = apart.pop()
+    axis = axis[0] if isinstance(axis, (tuple, list)) else axis
     axis = int(axis) % len(shape)
     names = tuple("" if i == axis else f"d{i}" for i in range(len(shape)))
     rest = tuple(length for i, length in enumerate(shape) if i != axis)
@@ -77,8 +133,9 @@ def _along(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tenso
 def _attention_score(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
     """MindSpore's primitive: batch and heads may be cut. `input_layout` (BSH, BNSD, BSND), `head_num`.
 
-    Operands are told by their shapes: like the queries, like the keys, or (batch, heads or 1, .., ..) for masks and row
-    statistics; smaller ones stay whole.
+    Which operands lie like queries and keys is told by position: the first three inputs (and dy), the last output
+    (the first three in backward), and in backward the forward's result, the last of queries' shape. The others are
+    (batch, heads or 1, .., ..), masks and row statistics; masks of two dimensions and single numbers stay whole.
     """
     layout = str(operator.attributes.get("input_layout", "BSH"))
     q, k = inputs[0].shape, inputs[1].shape
@@ -89,20 +146,28 @@ def _attention_score(operator: Operator, inputs: Sequence[Tensor], outputs: Sequ
         return None
     groups = k[2] // (q[2] // heads) if layout == "BSH" else k[layout.index("N")]
     wide = tuple({"B": "b", "H": "h", "N": "h"}.get(letter, "") for letter in layout)
+    backward = operator.type.endswith("Grad")
+    like = {0, 1, 2}
+    if backward:
+        like |= {3, max((i for i, t in enumerate(inputs) if t.shape == q), default=3)}
+        like |= {len(inputs) + i for i in range(3)}
+    else:
+        like.add(len(inputs) + len(outputs) - 1)
     labels: list[Labels] = []
-    for tensor in (*inputs, *outputs):
+    for i, tensor in enumerate((*inputs, *outputs)):
         own = tensor.shape
-        if own in (q, k):
+        if i in like:
+            if len(own) != len(layout) or own[0] != q[0]:
+                return None
             labels.append(wide)
         elif len(own) == 4 and own[0] == q[0] and own[1] in (1, heads):
             labels.append(("b", "h" if own[1] == heads and heads > 1 else "", "", ""))
-        elif len(own) <= 2:
+        elif len(own) == 2 or prod(own) == 1:
             labels.append(tuple("" for _ in own))
         else:
             return None
     d = prod(q) // (q[0] * heads * q[layout.index("S")])
     flops = 4 * q[0] * heads * q[layout.index("S")] * k[layout.index("S")] * d
-    backward = operator.type.endswith("Grad")
     found = tuple(labels)
     units = {"b": q[0], "h": groups}
     return Signature(found[: len(inputs)], found[len(inputs) :], units, flops=5 * flops // 2 if backward else flops)
@@ -142,6 +207,11 @@ def _attention(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[T
             units = {"s": s, "h": groups}
     else:
         return None
+    masks = [t.shape for t in inputs[6 if backward else 3 :] if prod(t.shape) > 1]
+    if masks:  # whole ones: for all heads, and all sequences, or nothing is cut
+        shared = all(prod(mask[:-2]) == 1 and len(mask) > 1 for mask in masks)
+        kept = ("b", "h") if len(q.shape) == 4 else ("h",)
+        units = {label: n for label, n in units.items() if shared and label in kept}
     flops = 4 * b * s * length * heads * d
     if operator.attributes.get("causal"):
         flops //= 2
@@ -185,6 +255,8 @@ def _rotary(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tens
         return None
     if len(x.shape) == 4 and angles.shape == (x.shape[1], x.shape[3]):
         units = {"b": x.shape[0], "s": x.shape[1], "h": x.shape[2]}
+        if x.shape[1] == x.shape[2] and operator.type not in ("Rotary", "RotaryGrad"):
+            units = {"b": x.shape[0]}  # others' layout may have heads before the sequence
         return Signature((("b", "s", "h", ""), ("s", "")), (("b", "s", "h", ""),), units, linear=((0,),))
     if len(x.shape) == 2 and len(angles.shape) == 2 and x.shape[1] % angles.shape[1] == 0:
         units = {"s": x.shape[0], "h": x.shape[1] // angles.shape[1]}
@@ -203,10 +275,14 @@ def _embedding(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[T
     """
     if len(inputs) < 2:
         return None
-    swap = "int" not in inputs[1].dtype and "int" in inputs[0].dtype
+    whole = ["int" in t.dtype for t in inputs[:2]]
+    swap = whole[0] if whole[0] != whole[1] else operator.type == "Embedding"
     table, ids = (inputs[1], inputs[0]) if swap else (inputs[0], inputs[1])
     if len(table.shape) != 2 or outputs[0].shape != (*ids.shape, table.shape[1]) or operator.attributes.get("axis", 0):
         return None
+    known = operator.type != "Gather" or "axis" in operator.attributes
+    if not known and outputs[0].shape == (table.shape[0], *ids.shape):
+        return None  # columns may have been meant as well
     rows = tuple(f"d{i}" for i in range(len(ids.shape)))
     units = {"v": table.shape[0], "h": table.shape[1], **dict(zip(rows, ids.shape, strict=True))}
     operands = (rows, ("v", "h")) if swap else (("v", "h"), rows)

@@ -18,21 +18,16 @@ def _product(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Ten
     if len(inputs) not in (2, 3) or len(outputs) != 1:
         return None
     if equation is None:
-        terms = _matmul(operator, inputs, outputs[0])
-        if terms is None:
-            return None
-        a, b, y = terms
+        readings = [_matmul(inputs, outputs[0], *turns) for turns in _turns(operator)]
     else:
         left, _, right = equation.partition("->")
-        a, b = (tuple(part) for part in left.split(","))
-        y = tuple(right)
-    sizes: dict[str, int] = {}
-    for labels, tensor in ((a, inputs[0]), (b, inputs[1]), (y, outputs[0])):
-        if len(labels) != len(tensor.shape):
-            return None
-        for label, length in zip(labels, tensor.shape, strict=True):
-            if label and sizes.setdefault(label, length) != length:
-                return None
+        readings = [tuple(tuple(part) for part in (*left.split(","), right))]
+    fits = [(terms, sizes) for terms in readings if (sizes := _sizes(terms, (*inputs[:2], outputs[0]))) is not None]
+    if not fits:
+        return None
+    (a, b, y), sizes = _agreed([terms for terms, _ in fits]), fits[0][1]
+    flops = 2 * prod(sizes.values())
+    sizes = {label: n for label, n in sizes.items() if label in (*a, *b, *y)}
     operands = [a, b]
     added: tuple[tuple[int, int], ...] = ()
     if len(inputs) == 3:
@@ -41,15 +36,49 @@ def _product(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Ten
             added = ((2, 0),)
         else:
             return None
-    return Signature(tuple(operands), (y,), sizes, flops=2 * prod(sizes.values()), accumulators=added)
+    return Signature(tuple(operands), (y,), sizes, flops=flops, accumulators=added)
 
 
-def _matmul(operator: Operator, inputs: Sequence[Tensor], y: Tensor) -> tuple[Labels, Labels, Labels] | None:
-    a, b = inputs[0].shape, inputs[1].shape
-    if len(a) < 2 or len(b) < 2:
+def _turns(operator: Operator) -> list[tuple[bool, bool]]:
+    """What `transpose_a` and `transpose_b` can be: both ways where an attribute is there and None."""
+    told = [operator.attributes.get(name, False) for name in ("transpose_a", "transpose_b")]
+    if operator.type == "Dense":
+        told[1] = True
+    first, second = ([False, True] if one is None else [bool(one)] for one in told)
+    return [(a, b) for a in first for b in second]
+
+
+def _sizes(terms: Sequence[Labels], tensors: Sequence[Tensor]) -> dict[str, int] | None:
+    """Lengths of labels; None where operands contradict each other."""
+    sizes: dict[str, int] = {}
+    if len(terms) != len(tensors):
         return None
-    turn_a = bool(operator.attributes.get("transpose_a"))
-    turn_b = operator.type == "Dense" or bool(operator.attributes.get("transpose_b"))
+    for labels, tensor in zip(terms, tensors, strict=True):
+        if len(labels) != len(tensor.shape):
+            return None
+        for label, length in zip(labels, tensor.shape, strict=True):
+            if label and sizes.setdefault(label, length) != length:
+                return None
+    return sizes
+
+
+def _agreed(readings: Sequence[Sequence[Labels]]) -> list[Labels]:
+    """What all readings say: a label that stands elsewhere in another one is whole."""
+    moved = {
+        label
+        for reading in readings
+        for mine, first in zip(reading, readings[0], strict=True)
+        for pair in zip(mine, first, strict=True)
+        if pair[0] != pair[1]
+        for label in pair
+    }
+    return [tuple("" if label in moved else label for label in labels) for labels in readings[0]]
+
+
+def _matmul(inputs: Sequence[Tensor], y: Tensor, turn_a: bool, turn_b: bool) -> tuple[Labels, ...]:
+    a, b = inputs[0].shape, inputs[1].shape
+    if len(a) < 2 or len(b) < 2 or max(len(a), len(b)) > len(y.shape):
+        return ()
     batch = len(y.shape) - 2
     names = tuple(f"b{i}" for i in range(batch))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from math import gcd, prod
 
 from hyperopt.graph import Operator, Tensor
@@ -107,54 +108,75 @@ def _window(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tens
 
 @rule("ReduceSum", "ReduceMean", "SumExt", "MeanExt", "BiasAddGrad", "SquareSum", "ReduceMax", "ReduceMin")
 def _reduction(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
-    """Over the dimensions that `axis` names or the output lacks; a cut one leaves a partial sum."""
+    """Over the dimensions that `axis` names or the output lacks; a cut one leaves a partial sum.
+
+    Where `axis` is not known and lengths allow several readings, what they do not agree on stays whole.
+    """
     shape, after = inputs[0].shape, outputs[0].shape
-    gone = _reduced(operator, shape, after)
-    if gone is None:
+    readings = _reduced(operator, shape, after)
+    if not readings:
         return None
     names = [f"d{i}" for i in range(len(shape))]
-    if operator.type in ("ReduceMax", "ReduceMin"):
-        for i in gone:
+    for i in range(len(shape)):
+        if len({reading[i] for reading in readings}) > 1:
             names[i] = ""
-    kept = [n for i, n in enumerate(names) if i not in gone]
-    if len(after) == len(shape) and shape:
-        out = tuple("" if i in gone else n for i, n in enumerate(names))
-    elif len(after) == len(kept):
-        out = tuple(kept)
-    else:
-        out = tuple("" for _ in after)
+    places = readings[0]
+    if operator.type in ("ReduceMax", "ReduceMin"):
+        names = ["" if places[i] is None else n for i, n in enumerate(names)]
+    out = [""] * len(after)
+    for i, place in enumerate(places):
+        if place is not None:
+            out[place] = names[i]
     blanks = blank(inputs[1:])
     units = {n: shape[i] for i, n in enumerate(names) if n}
     linear = () if operator.type in ("SquareSum", "ReduceMax", "ReduceMin") else ((0,),)
-    return Signature((tuple(names), *blanks), (out,), units, linear=linear)
+    return Signature((tuple(names), *blanks), (tuple(out),), units, linear=linear)
 
 
-def _reduced(operator: Operator, shape: Shape, after: Shape) -> set[int] | None:
+Places = tuple[int | None, ...]
+"""For each dimension of the input where it stands in the output; None: it is reduced."""
+
+
+def _reduced(operator: Operator, shape: Shape, after: Shape) -> list[Places]:
+    """All that the operator can mean."""
+    rank = len(shape)
     if operator.type == "BiasAddGrad":
-        return {0} if len(shape) == 2 else None  # of more dimensions the format decides
+        return [(None, 0)] if rank == 2 and after == shape[1:] else []  # of more dimensions the format decides
     axis = operator.attributes.get("axis")
     if axis is not None:
         given = [axis] if isinstance(axis, int) else list(axis)
-        return {int(a) % len(shape) for a in given} if given else set(range(len(shape)))
-    if prod(after) == 1:
-        return set(range(len(shape)))
-    if len(after) == len(shape):
-        return {i for i in range(len(shape)) if shape[i] != after[i]}
-    if shape[: len(after)] == after and shape[len(shape) - len(after) :] != after:
-        return set(range(len(after), len(shape)))
-    return None
+        ways = [{int(a) % rank for a in given} if given else set(range(rank))]
+    elif prod(after) == 1:
+        ways = [set(range(rank))]
+    elif len(after) == rank:
+        ways = [{i for i in range(rank) if shape[i] != after[i]}]
+    else:
+        ways = [set(gone) for gone in combinations(range(rank), rank - len(after))]
+    found = []
+    for gone in ways:
+        kept = [i for i in range(rank) if i not in gone]
+        if after == tuple(shape[i] for i in kept):
+            found.append(tuple(kept.index(i) if i in kept else None for i in range(rank)))
+        elif after == tuple(1 if i in gone else n for i, n in enumerate(shape)):
+            found.append(tuple(None if i in gone else i for i in range(rank)))
+        elif not kept and prod(after) == 1:
+            found.append((None,) * rank)
+    return found
 
 
 @rule("MulReduceSum")
 def _scaled_sum(operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Signature | None:
-    """sum of a x b over all but the last dimensions, those of the output."""
+    """sum of a x b over all but the last dimensions, those of the output; a third input is added to it."""
     shape, after = inputs[0].shape, outputs[0].shape
     names = tuple(f"d{i}" for i in range(len(shape)))
-    if shape[len(shape) - len(after) :] != after or any(t.shape not in (shape, after) for t in inputs):
+    wide = [t.shape for t in inputs[:2]] == [shape, shape]
+    if not wide or len(after) >= len(shape) or shape[len(shape) - len(after) :] != after:
+        return None
+    if len(inputs) > 3 or any(t.shape != after for t in inputs[2:]):
         return None
     tail = names[len(shape) - len(after) :]
-    operands = tuple(names if t.shape == shape else tail for t in inputs)
-    added = tuple((i, 0) for i, t in enumerate(inputs) if t.shape == after)
+    added = ((2, 0),) if len(inputs) == 3 else ()
+    operands = (names, names, tail)[: len(inputs)]
     return Signature(operands, (tail,), dict(zip(names, shape, strict=True)), accumulators=added)
 
 

@@ -72,7 +72,7 @@ def test_two_counts_for_one_layer_are_told_and_neither_is_corrected(tmp_path: Pa
 
 def test_unknown_keys_are_left_out_and_told(tmp_path: Path) -> None:
     model = load(tmp_path, description(layers_description=[HEAD, BODY | {"swap": 1}, TAIL]))
-    assert model.warnings == ("model.json: unknown key 'swap' left out",)
+    assert model.warnings == ("model.json: unknown key 'swap' of $.layers_description[] left out",)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,7 +77,7 @@ def test_the_plan_holds_for_every_stage(files: Path, tmp_path: Path) -> None:
         ((), {"layers": "layer9=8"}, 64, "no forward operator has the layer 'layer9'"),
         ((), {"layers": "layer0"}, 64, "--layers: 'layer0' is not LABEL=COUNT"),
         (("--stages", "3"), {}, 64, "--stages: '3': 8 devices and 8 layers"),
-        (("--stages", "8"), {"hbm": 2_000_000}, 3, "budget"),
+        (("--stages", "8"), {"hbm": 2_000_000}, 3, "--hbm-bytes"),
         ((), {"sample": "unphased.json"}, 64, "$.operators[*].phase: no operator is of the forward pass"),
     ],
 )
@@ -88,3 +89,18 @@ def test_one_line_says_what_is_wrong(
     assert done.returncode == code, done.stderr
     assert words in done.stderr.splitlines()[-1]
     assert not out.exists()
+
+
+def test_what_is_short_is_said_in_bytes(files: Path) -> None:
+    done = run(files, "--stages", "2", "--json", hbm=20_000_000)
+    assert done.returncode == 3, done.stderr
+    told = json.loads(done.stdout)
+    assert told["status"] == "none found"
+    found = re.search(r"2 x .* needs at least (\d+) bytes a device, (\d+) more than given", told["why"])
+    assert found is not None and int(found[1]) - int(found[2]) == 20_000_000
+
+
+def test_labels_that_cannot_follow_each_other_are_one_clear_error(files: Path) -> None:
+    done = run(files, layers="head=6")
+    assert done.returncode == 64 and "'head'" in done.stderr and "layer0, layer1" in done.stderr
+    assert "Traceback" not in done.stderr

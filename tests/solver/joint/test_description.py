@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hyperopt import layers
-from hyperopt.documents import canonical, write
+from hyperopt.documents import DocumentError, canonical, write
 from hyperopt.layers import typed
 from hyperopt.testing.blocks import Parallel
 from solver.joint import cut, described
@@ -37,6 +37,13 @@ def test_a_description_says_what_the_sample_takes_and_holds() -> None:
     assert kept == sorted(kept, reverse=True) and kept[0] < body.memory_activation
     assert all(0 <= level.coef <= 1 for level in body.recompute_levels)
     assert not described(made, 0.0).layers_description[1].recompute_levels
+
+
+def test_a_device_without_room_for_a_layer_is_refused() -> None:
+    made = cut(sample(layers=2), COUNTS)
+    with pytest.raises(DocumentError, match="1000 bytes") as refused:
+        described(made, 0.0, hbm_bytes=1000)
+    assert refused.value.field == "--hbm-bytes" and refused.value.remedy
 
 
 def test_what_only_weights_need_can_be_put_off() -> None:

@@ -42,7 +42,7 @@ def test_times_are_those_of_the_sample() -> None:
     made = cut(profile, [("layer0", 4)])
     part = made.layers["layer0"]
     cost = layer_cost(made, part, None, 0)
-    forward = sum(round(profile.operators[i].duration_us * 1000) for i in part.forward)
+    forward = sum(round(made.profile.operators[i].duration_us * 1000) for i in part.forward)
     assert cost.forward_ns == cost.compute_ns[0] == forward  # one stream: nothing overlaps
     assert cost.states == 6 * sum(  # master copy and two moments in fp32, of bfloat16 weights
         s.bytes for s in profile.storages if s.kind == "parameter" and made.owner.get(s.id) == part.name

@@ -124,6 +124,69 @@ CASES = [
     Case("MoeCombineGrad", [TOKENS, PLACES, (6, 8, 2), (6, 8, 2)], [PLACES, (6, 8, 2)], 4, ids=(3,)),
 ]
 
+Q = (6, 6, 6, 6)
+SQUARE = (6, 6)
+EQUAL = [
+    # Every length the same: only positions tell what is what.
+    Case("MatMul", [SQUARE, SQUARE], [SQUARE], 4),
+    Case("MatMul", [SQUARE, SQUARE], [SQUARE], 4, {"transpose_a": True, "transpose_b": True}),
+    Case("MatMul", [SQUARE] * 3, [SQUARE], 4, {"transpose_b": True}),
+    Case("BatchMatMul", [Q, Q], [Q], 6, {"transpose_b": True}),
+    Case("BatchMatMul", [Q, (6, 6, 6)], [Q], 6),
+    Case("Dense", [SQUARE, SQUARE], [SQUARE], 4),
+    Case("Einsum", [SQUARE, Q[1:]], [Q[1:]], 5, {"equation": "sh,hnd->snd"}),
+    Case("Add", [SQUARE, (6,)], [SQUARE], 4),
+    Case("Mul", [SQUARE, (6, 1)], [SQUARE], 5),
+    Case("SwiGluGrad", [SQUARE] * 3, [SQUARE] * 2, 3),
+    Case("AdamW", [SQUARE] * 5, [SQUARE] * 4, 3, in_place=(1, 2, 3, 4)),
+    Case("Transpose", [Q[1:]], [Q[1:]], 5, {"perm": (2, 0, 1)}),
+    Case("Reshape", [(6, 6, 6)], [(36, 6)], 4),
+    Case("Concat", [SQUARE, SQUARE], [(12, 6)], 3, {"axis": 0}),
+    Case("Split", [(6, 12)], [SQUARE, SQUARE], 3, {"axis": 1}),
+    Case("StridedSlice", [SQUARE], [(6, 3)], 3),
+    Case("BroadcastTo", [(6,)], [SQUARE], 4),
+    Case("BroadcastTo", [(6, 1)], [SQUARE], 4),
+    Case("ReduceSum", [SQUARE], [(6,)], 4, {"axis": 0}),
+    Case("ReduceSum", [SQUARE], [(6,)], 4, {"axis": -1}),
+    Case("ReduceMean", [(6, 6, 6)], [(6,)], 5, {"axis": (0, 2)}),
+    Case("ReduceMax", [(6, 6, 6)], [SQUARE], 3, {"axis": 1}),
+    Case("BiasAddGrad", [SQUARE], [(6,)], 4),
+    Case("MulReduceSum", [SQUARE, SQUARE], [(6,)], 3),
+    Case("MulReduceSum", [SQUARE, SQUARE, (6,)], [(6,)], 3),
+    Case("RmsNorm", [SQUARE, (6,)], [SQUARE, (6,)], 2),
+    Case("RmsNormGrad", [SQUARE, SQUARE, (6,), (6,)], [SQUARE], 2),
+    Case("RmsNormGrad", [SQUARE, SQUARE, (6,), (6,)], [SQUARE, (6,)], 2),
+    Case("RmsNormGammaGrad", [SQUARE, SQUARE, (6,)], [(6,)], 2),
+    Case("RmsNormGammaGrad", [SQUARE, SQUARE, (6,), (6,)], [(6,)], 2),
+    Case("LayerNorm", [SQUARE, (6,), (6,)], [SQUARE, (6,), (6,)], 2),
+    Case("LayerNormGrad", [SQUARE, SQUARE, (6,), (6,), (6,)], [SQUARE, (6,), (6,)], 2),
+    Case("Softmax", [SQUARE], [SQUARE], 2),
+    Case("Softmax", [SQUARE], [SQUARE], 2, {"axis": 0}),
+    Case("SoftmaxGrad", [SQUARE, SQUARE], [SQUARE], 2),
+    Case("GatherD", [SQUARE, SQUARE], [SQUARE], 2, {"axis": 0}, ids=(1,)),
+    Case("FlashAttention", [Q, Q, Q], [Q, Q[:3]], 4),
+    Case("FlashAttentionGrad", [Q] * 5 + [Q[:3]], [Q] * 3, 4, {"causal": True}),
+    Case("Rotary", [Q, SQUARE], [Q], 5),
+    Case("Gather", [SQUARE, (6,)], [SQUARE], 4, {"axis": 0}, ids=(1,)),
+    Case("EmbeddingGrad", [(6,), SQUARE, SQUARE], [SQUARE], 4, ids=(0,)),
+    Case("UnsortedSegmentSum", [SQUARE, (6,)], [SQUARE], 5, ids=(1,)),
+    Case("GroupedMatMul", [SQUARE, Q[1:]], [SQUARE], 4),
+    Case("GroupedMatMul", [SQUARE, SQUARE], [Q[1:]], 4),
+    Case("GroupedMatMul", [SQUARE, SQUARE, Q[1:]], [Q[1:]], 4),
+    Case("CrossEntropy", [SQUARE, (6,)], [(6,), (6,)], 3, ids=(1,)),
+    Case("CrossEntropyGrad", [(6,), (6,), SQUARE, (6,)], [SQUARE], 3, ids=(1,)),
+    Case("TopKGating", [Q[1:]], [(6, 6, 2), (6, 6, 2)], 3),
+    Case("TopKGatingGrad", [(6, 6, 2), Q[1:], (6, 6, 2)], [Q[1:]], 3, ids=(2,)),
+    Case("MoePermute", [SQUARE, (6, 2)], [(12, 6)], 3, {"experts": 6}, ids=(1,)),
+    Case("MoePermuteGrad", [(12, 6), (6, 2)], [SQUARE], 3, {"experts": 6}, ids=(1,)),
+    Case("MoeUnpermute", [(12, 6), (6, 2), (6, 2)], [SQUARE], 3, {"experts": 6}, ids=(2,)),
+    Case("MoeUnpermuteGrad", [SQUARE, (6, 2), (12, 6), (6, 2)], [(12, 6), (6, 2)], 3, {"experts": 6}, ids=(1,)),
+    Case("MoeDispatch", [Q[1:], (6, 6, 2)], [Q], 5, ids=(1,)),
+    Case("MoeDispatchGrad", [Q, (6, 6, 2)], [Q[1:]], 5, ids=(1,)),
+    Case("MoeCombine", [Q, (6, 6, 2), (6, 6, 2)], [Q[1:]], 5, ids=(2,)),
+    Case("MoeCombineGrad", [Q[1:], Q, (6, 6, 2), (6, 6, 2)], [Q, (6, 6, 2)], 4, ids=(3,)),
+]
+
 
 def graph_of(case: Case) -> Graph:
     tensors = [
@@ -159,7 +222,7 @@ def check_all(case: Case, mesh: Mesh) -> int:
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=lambda m: "x".join(map(str, m.shape)))
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.type}-{len(c.inputs)}-{c.count}")
+@pytest.mark.parametrize("case", [*CASES, *EQUAL], ids=lambda c: f"{c.type}-{len(c.inputs)}-{c.count}")
 def test_parts_make_the_whole(case: Case, mesh: Mesh) -> None:
     count = check_all(case, mesh)
     if mesh.shape == (2,):
@@ -232,3 +295,72 @@ def test_what_is_not_understood_stays_whole_and_is_named() -> None:
     frame = Frame(graph, MESHES[0])
     assert len(frame.strategies(0)) == 1
     assert "Unheard" in frame.warnings[0]
+
+
+TAIL, ROW = ("",), ("d0",)
+WIDE = ("d0", "")
+
+
+@pytest.mark.parametrize(
+    ("type", "inputs", "outputs"),
+    [
+        ("LayerNormV3", [WIDE, TAIL, TAIL], [WIDE, ROW, ROW]),
+        ("LayerNormExt", [WIDE, TAIL, TAIL], [WIDE, ROW, ROW]),
+        ("LayerNormGradV3", [WIDE, WIDE, ROW, ROW, TAIL], [WIDE, TAIL, TAIL]),
+        ("LayerNormGradExt", [WIDE, WIDE, ROW, ROW, TAIL, TAIL], [WIDE, TAIL, TAIL]),
+        ("aten::native_layer_norm", [WIDE, TAIL, TAIL], [WIDE, ROW, ROW]),
+        ("aten::native_layer_norm_backward", [WIDE, WIDE, ROW, ROW, TAIL, TAIL], [WIDE, TAIL, TAIL]),
+    ],
+)
+def test_position_tells_a_statistic_from_a_scale(type: str, inputs: list[Any], outputs: list[Any]) -> None:
+    """Where no kernel of ours computes it: labels, with as many rows as columns, and a size or a number in between."""
+    for extra in ((), (1,)):
+        shapes = [SQUARE if labels == WIDE else (6,) for labels in inputs]
+        given: list[tuple[int, ...]] = [*shapes[:1], extra, *shapes[1:]]
+        case = Case(type, given, [SQUARE if labels == WIDE else (6,) for labels in outputs], 2)
+        known = Frame(graph_of(case), MESHES[0]).signatures[0]
+        assert [one for i, one in enumerate(known.inputs) if i != 1] == inputs
+        assert list(known.outputs) == outputs
+
+
+@pytest.mark.parametrize(
+    ("case", "cut"),
+    [
+        (Case("ReduceSum", [SQUARE], [(6,)], 1), set()),
+        (Case("ReduceSum", [(12, 6, 6)], [(12, 6)], 1), {"d0"}),
+        (Case("ReduceMean", [(12, 6)], [(6,)], 1), {"d0", "d1"}),
+        (Case("GatherD", [SQUARE, SQUARE], [SQUARE], 1, ids=(1,)), set()),
+        (Case("GatherD", [(6, 12), (6, 2)], [(6, 2)], 1, ids=(1,)), {"d0"}),
+        (Case("Gather", [SQUARE, (6,)], [SQUARE], 1, ids=(1,)), set()),
+        (Case("Gather", [SQUARE, (12,)], [(12, 6)], 1, ids=(1,)), {"v", "h", "d0"}),
+        (Case("BatchMatMul", [Q, Q], [Q], 1, {"transpose_a": None, "transpose_b": None}), {"b0", "b1"}),
+        (Case("BatchMatMul", [(6, 12, 4), (6, 4, 4)], [(6, 12, 4)], 1, {"transpose_a": None, "transpose_b": None}),
+         {"b0", "m"}),
+        (Case("RmsNorm", [(6,), SQUARE], [SQUARE, (6,)], 1), set()),
+        (Case("RmsNorm", [(12,), (6, 12)], [(6, 12), (6,)], 1), {"d0"}),
+        (Case("LayerNormGrad", [SQUARE, SQUARE, (6,), SQUARE], [SQUARE], 1), set()),
+        (Case("LayerNorm", [SQUARE, SQUARE, SQUARE], [SQUARE], 1, {"begin_norm_axis": 0}), set()),
+        (Case("FlashAttention", [Q, Q, Q, SQUARE], [Q, Q[:3]], 1), {"b", "h"}),
+        (Case("FlashAttention", [Q, Q, Q, Q], [Q, Q[:3]], 1), set()),
+        (Case("RotaryPositionEmbedding", [Q, SQUARE], [Q], 1), {"b"}),
+    ],
+    ids=lambda c: getattr(c, "type", None),
+)  # fmt: skip
+def test_what_can_be_read_in_two_ways_is_cut_only_where_both_allow_it(case: Case, cut: set[str]) -> None:
+    known = Frame(graph_of(case), MESHES[0]).signatures[0]
+    labels = {label for operand in (*known.inputs, *known.outputs) for label in operand if label}
+    assert labels & set(known.units) == cut
+
+
+def test_attentions_operands_of_equal_lengths_are_told_by_position() -> None:
+    """Masks and row statistics as long as queries in every dimension, which have heads elsewhere."""
+    layout = {"input_layout": "BSND"}
+    wide, mask = ("b", "", "h", ""), ("b", "h", "", "")
+    forward = Case("FlashAttentionScore", [Q] * 4, [Q] * 4, 1, layout)
+    known = Frame(graph_of(forward), MESHES[0]).signatures[0]
+    assert known.inputs == (wide, wide, wide, mask)
+    assert known.outputs == (mask, mask, mask, wide)
+    backward = Case("FlashAttentionScoreGrad", [Q] * 8, [Q] * 3, 1, layout)  # a mask, two statistics, the result
+    known = Frame(graph_of(backward), MESHES[0]).signatures[0]
+    assert known.inputs == (wide, wide, wide, wide, mask, mask, mask, wide)
+    assert known.outputs == (wide, wide, wide)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperopt import plan as plans
+from hyperopt import programs as descriptions
 from tests.solver.programs.examples import VISION
 
 
@@ -41,3 +42,18 @@ def test_what_cannot_be_is_said_in_one_line(tmp_path: Path) -> None:
         done = run(tmp_path, document)
         assert done.returncode == code and words in done.stderr
         assert done.stderr.count("\n") == 1
+    done = run(tmp_path, VISION, "--timeline", "/nowhere/line.svg")
+    assert done.returncode == 64 and "--timeline: there is no folder /nowhere" in done.stderr
+
+
+def test_unknown_keys_are_told_at_any_depth() -> None:
+    document = json.loads(json.dumps(VISION))
+    document["link"] = {"mb_per_time": 1, "sped": 1}
+    document["swap"] = {"out_mb_per_time": 1, "in_mb_per_time": 1, "sped": 1}
+    document["pool"][0]["sped"] = document["programs"][0]["sped"] = 1
+    document["programs"][0]["layers_description"] = [{"name": "b", "type": "BODY", "time": 1, "sped": 1}]
+    call = next(c for c in document["calls"] if c.get("after"))
+    call["sped"] = call["after"][0]["sped"] = 1
+    places = ["link", "swap", "pool[]", "programs[]", "programs[].layers_description[]", "calls[]", "calls[].after[]"]
+    _, warnings = descriptions.load(json.dumps(document).encode())
+    assert sorted(warnings) == sorted(f"unknown key 'sped' of $.{place} left out" for place in places)

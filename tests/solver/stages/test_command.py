@@ -56,13 +56,15 @@ def test_the_answer_in_lines_with_a_time_line_and_virtual_stages(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "options", "code", "words"),
     [
-        ({"memory_limits": [5, 5, 5, 5]}, (), 3, "no split fits the memory limits"),
+        ({"memory_limits": [5, 5, 5, 5]}, (), 3, "no split fits the memory limits: raise these by"),
         ({"memory_limits": [40, 40]}, (), 64, "$.memory_limits: 2 entries for 4 stages"),
         ({}, ("--min-layers", "4"), 3, "12 layers are fewer than 4"),
         ({}, ("--schedule", "zigzag"), 64, "not one of gpipe, 1f1b, interleaved, zero-bubble"),
         ({}, ("--objective", "best"), 64, "not one of makespan, slowest, folded"),
         ({}, ("--virtual", "2", "--schedule", "1f1b"), 64, "interleaved"),
         ({"layers_description": []}, (), 64, "$.layers_description"),
+        ({}, ("--timeline", "/nowhere/line.svg"), 64, "--timeline: there is no folder /nowhere"),
+        ({}, ("-o", "/nowhere/out.json"), 64, "-o: there is no folder /nowhere"),
         ({"layer_types": ["layer", "other"]}, (), 64, "$.layer_types[1]"),
     ],
 )

@@ -44,6 +44,23 @@ def test_a_solution_becomes_stages_and_comes_back() -> None:
         ([{"layers": [0, [1]]}], "$.stages[0].layers", "mixes"),
         ([{"layers": [[0], [1]]}, {"layers": []}], "$.stages[1].layers", "1 chunks where stage 0 has 2"),
         ([{"layers": [0], "recompute_levels": {"full": [1]}}], "$.stages[0].recompute_levels.full", "not on this"),
+        ([{"devices": [0]}, {}], "$.stages[1].devices", "none where other stages have some"),
+        ([{"layers": [0], "recompute_levels": {"full": [0, 0]}}], "$.stages[0].recompute_levels.full", "at full alr"),
+        (
+            [{"layers": [0], "recompute_levels": {"full": [0], "select": [0]}}],
+            "$.stages[0].recompute_levels.select",
+            "layer 0 is at full already",
+        ),
+        (
+            [{"residency": {"actions": [{"op": 1, "when": "before", "kind": "copy_out", "storage": 1}]}}],
+            "$.stages[0].residency.actions[0].when",
+            "copy_out cannot stand before",
+        ),
+        (
+            [{"residency": {"actions": [{"op": 1, "when": "after", "kind": "copy_in", "storage": 1}]}}],
+            "$.stages[0].residency.actions[0].when",
+            "put it before",
+        ),
         ([{"layers": [-1]}], "$.stages[0].layers[0]", ">= 0"),
         ([{"residency": {"actions": [{"op": 1}]}}], "$.stages[0].residency.actions[0]", "when"),
     ],

@@ -129,6 +129,44 @@ def test_small_cases_are_as_good_as_trying_everything_and_never_worse_than_1f1b(
     assert plans > 1
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_with_activations_that_move_it_is_never_worse_than_1f1b(seed: int) -> None:
+    """A small enumeration: all cuts, how many of each stage's layers move, and all orders, the undivided one too."""
+    dice = random.Random(seed)
+    stages, micro_batches, time, kept = 2, dice.randint(1, 4), dice.randint(1, 6), 10
+    into, out, limit = dice.choice([1, 2, 5]), dice.choice([2, 10]), dice.randint(6, 40)
+    document = equal_layers(4, time=time, memory_activation=kept, memory_backward_weight=0) | {
+        "offload_link": {"out_mb_per_time": out, "in_mb_per_time": into}, "memory_limits": limit,
+    }  # fmt: skip
+    document["layers_description"][0]["offload_levels"] = [{"name": "off", "memory": 1}]
+
+    def told(case: Case, cut: tuple[int, int], off: tuple[int, int]) -> float | None:
+        forward = [max(time * n, 9 * o / out) for n, o in zip(cut, off, strict=True)]
+        halves = case.schedule == "zero-bubble"
+        backward = [max((1 if halves else 2) * time * n, 9 * o / into) for n, o in zip(cut, off, strict=True)]
+        for s in range(stages):
+            alive = 0
+            for what, *_ in order(case, s):
+                alive += {"F": 1, "B": -1, "W": 0}[what]
+                if alive * (kept * (cut[s] - off[s]) + off[s]) > limit:
+                    return None
+        return makespan(case, forward, backward, [float(time * n) for n in cut] if halves else ())
+
+    whole = Case({}, stages, 1, micro_batches, "1f1b", "makespan", 1)
+    cases = [whole] + [replace(whole, schedule="zero-bubble", ahead=a, lag=g) for a in (1, 2) for g in range(a + 1)]
+    splits = [((n, 4 - n), (a, b)) for n in (1, 2, 3) for a in range(n + 1) for b in range(5 - n)]
+    values = [[v for split in splits if (v := told(case, *split)) is not None] for case in cases]
+    wanted = min((v for found in values for v in found), default=None)
+    if wanted is None:
+        with pytest.raises(NoPlanError):
+            solve(described(document, stages, micro_batches), time_limit_s=20)
+        return
+    found = solve(described(document, stages, micro_batches), time_limit_s=20)
+    assert found.status == "optimal"
+    assert found.value * found.problem.tick == pytest.approx(wanted, rel=1e-6)
+    assert found.value * found.problem.tick <= min(values[0], default=np.inf) * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_with_w_right_behind_b_every_split_holds_what_1f1b_holds_and_ends_no_later(seed: int) -> None:
     dice = random.Random(seed)

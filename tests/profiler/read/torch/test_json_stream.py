@@ -71,7 +71,7 @@ DEEP = "[" * 100_000
         '{"storage_sizes":' + DEEP + ',"ops":[]}',
         '{"ops":[{"name":"a"}],"storage_sizes":' + DEEP,
         '{"schema":"1.0.2-chakra.0.0.4","nodes":[{"id":' + DEEP,
-        '{"layers_description":' + DEEP,
+        '{"layers_description":[{"x":' + DEEP,
         DEEP,
     ],
 )
