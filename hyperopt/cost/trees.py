@@ -18,8 +18,9 @@ Column = npt.NDArray[Any]
 MOST_NODES = 1 << 22
 """Nodes that a stored model may have: more is no model of ours."""
 
-BLOCK = 1 << 14
-"""Rows that are sent through all trees at once: what is worked on fits the cache."""
+BLOCK = 1 << 16
+"""Rows that are sent through all trees at once: fewer take longer to call NumPy for than to compare (60,000 rows, 300
+trees: 0.41 s of processor time in blocks of 8,192, 0.30 of 16,384, 0.23 of 65,536); more only take room."""
 
 BYTES = [np.uint8(byte) for byte in range(256)]
 
@@ -187,7 +188,7 @@ class _Program(NamedTuple):
             for plane, clear in ruled_out:
                 np.multiply(right.view(np.uint8), clear, out=bits)
                 np.bitwise_or(planes[plane], bits, out=planes[plane])
-        value = self.values[0][planes[0]]
+        value = self.values[0].take(planes[0], mode="clip")  # any byte is a place: nothing to check
         full = np.flatnonzero(planes[0] == 255)
         for values, plane in zip(self.values[1:], planes[1:], strict=True):
             theirs = plane[full]
