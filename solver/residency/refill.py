@@ -85,16 +85,20 @@ class Prices(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """What does not change: operators off HBM per gap, as in `filling.Spans`, by listed order and in time."""
+    """Operators off HBM per gap, as in `filling.Spans`: by listed order, and (line, gap) on the time line of the step
+    without a plan, and on that of the best plan, which is taken in a share `own` of fillings in time. `noise`: factors
+    of costs, a power of two of them."""
 
     listed_first: Int64s
     listed_end: Int64s
     timed_first: Int64s
     timed_end: Int64s
+    own: float
     unlimited_ns: int
     bound_ns: float
     batch: int
     ways: Floats
+    noise: Floats
 
 
 class Course(NamedTuple):
@@ -132,7 +136,7 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
     current, best, trial, penalty = course.current, course.best, course.trial, course.penalty
     tier, out, back = trial.moves[TIER], trial.moves[OUT], trial.moves[BACK]
     work, gaps, tiers = 0, len(tier), layout.tiers.shape[1]
-    kept = current.moves[TIER]
+    kept, noise = current.moves[TIER], setting.noise
     keep = np.zeros(gaps, np.bool_)
     out_cost, back_cost = np.empty((tiers, gaps)), np.empty((tiers, gaps))
     rerun_cost = np.empty(len(trial.chosen))
@@ -152,21 +156,23 @@ def play(most, dice, world, layout, stage, setting, prices, course):  # type: ig
                 forced_gap = force_move(dice, layout, current, trial, prices, arm)
             else:
                 forced_rerun = force_rerun(dice, layout, current, trial, prices, arm)
-            for g in range(gaps):
-                noise = np.exp(dice.normal(0.0, NOISE))
-                for t in range(tiers):
-                    out_cost[t, g] = prices.out[arm, t, g] * noise
-                    back_cost[t, g] = prices.back[arm, t, g] * noise + penalty[g]
+            since, last = int(dice.random() * len(noise)), len(noise) - 1
+            for t in range(tiers):
+                for g in range(gaps):
+                    out_cost[t, g] = prices.out[arm, t, g] * noise[(since + g) & last]
+                    back_cost[t, g] = prices.back[arm, t, g] * noise[(since + g) & last] + penalty[g]
+            since += gaps
             for r in range(len(rerun_cost)):
-                rerun_cost[r] = prices.reruns[arm, r] * np.exp(dice.normal(0.0, NOISE))
+                rerun_cost[r] = prices.reruns[arm, r] * noise[(since + r) & last]
             in_time = dice.random() < 0.7
-            filled = _filled(world.limit, layout, setting, trial, out_cost, back_cost, rerun_cost, in_time)
+            line = 1 if dice.random() < setting.own else 0
+            filled = _filled(world.limit, layout, setting, trial, out_cost, back_cost, rerun_cost, in_time, line)
             fits = filled >= 0
             if fits:
                 if forced_gap >= 0 or forced_rerun >= 0 or dice.random() < 0.3:
                     _prune(
-                        world.limit, layout, setting, trial, out_cost, back_cost, rerun_cost, filled == 1, forced_gap,
-                        forced_rerun,
+                        world.limit, layout, setting, trial, out_cost, back_cost, rerun_cost, filled == 1, line,
+                        forced_gap, forced_rerun,
                     )  # fmt: skip
                 for g in range(gaps):
                     keep[g] = False
@@ -287,7 +293,7 @@ def _pick(dice, weights):  # type: ignore[no-untyped-def]
 
 
 @inner
-def _filled(budget, layout, setting, trial, out_cost, back_cost, rerun_cost, timed):  # type: ignore[no-untyped-def]
+def _filled(budget, layout, setting, trial, out_cost, back_cost, rerun_cost, timed, line):  # type: ignore[no-untyped-def]
     """Fills the trial, in time if that goes, at least in listed order: 1, or 0; -1 where it cannot be."""
     tier, chosen = trial.moves[TIER], trial.chosen
     shut = np.zeros(len(chosen), np.bool_)
@@ -301,8 +307,8 @@ def _filled(budget, layout, setting, trial, out_cost, back_cost, rerun_cost, tim
             if shut[r]:
                 rerun_cost[r] = np.inf
         settle(layout, trial)
-        first = setting.timed_first if attempt == 0 else setting.listed_first
-        end = setting.timed_end if attempt == 0 else setting.listed_end
+        first = setting.timed_first[line] if attempt == 0 else setting.listed_first
+        end = setting.timed_end[line] if attempt == 0 else setting.listed_end
         stuck = add_until_fits(
             layout, budget, first, end, out_cost, back_cost, rerun_cost, setting.batch, tier, chosen
         )  # fmt: skip
@@ -337,7 +343,7 @@ def _takes_room(layout, r, op):  # type: ignore[no-untyped-def]
 
 @inner
 def _prune(  # type: ignore[no-untyped-def]
-    budget, layout, setting, trial, out_cost, back_cost, rerun_cost, timed, forced_gap, forced_rerun
+    budget, layout, setting, trial, out_cost, back_cost, rerun_cost, timed, line, forced_gap, forced_rerun
 ):
     """Takes out, dearest first, what the trial fits without, but for what has been forced in."""
     settle(layout, trial)
@@ -355,8 +361,8 @@ def _prune(  # type: ignore[no-untyped-def]
             again += 1
     dearest_first(order, dear, moved)
     dearest_first(made, dear_made, again)
-    first = setting.timed_first if timed else setting.listed_first
-    end = setting.timed_end if timed else setting.listed_end
+    first = setting.timed_first[line] if timed else setting.listed_first
+    end = setting.timed_end[line] if timed else setting.listed_end
     remove_surplus(layout, budget, first, end, order[:moved], made[:again], tier, chosen)
     settle(layout, trial)
 

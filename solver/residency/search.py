@@ -28,9 +28,9 @@ from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent
 from solver.residency.prices import costs_at
 from solver.residency.problem import Problem
-from solver.residency.refill import RETREATS, WAYS, Prices, Setting, course_from, play
+from solver.residency.refill import NOISE, RETREATS, WAYS, Course, Prices, Setting, course_from, play
 from solver.residency.rounding import rounded
-from solver.residency.ruin import BACK, OUT, TIER
+from solver.residency.ruin import BACK, END, OUT, START, STEP_NS, TIER
 
 Floats = npt.NDArray[np.float64]
 
@@ -46,6 +46,13 @@ BISECTIONS = 16
 
 FIRST_CALL, CALL_S = 8, 0.05
 """Plans that compiled rounds judge before anybody is asked whether to stop: at first, and by their time."""
+
+NOISES = 1 << 16
+"""Random factors of costs, drawn once, a power of two of them: a refill reads some in a row from anywhere."""
+
+OWN_LINE = 2.0
+"""Share of fillings in time that go by the best plan's own time line, in parts of its delay in its step time: what
+waits moves everything after it, and by the unlimited step's line a gap then looks shorter than it is."""
 
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
@@ -79,6 +86,7 @@ class Search:
             np.ones(len(self.tolls)),
         )
         self.listed, self.timed = listed(table), in_time(table, *self.usual)
+        self.noise = np.exp(self.dice.normal(0.0, NOISE, NOISES))
         self.best: Found | None = None
         self.last: Outcome | None = None
         self.stage = "search"
@@ -293,20 +301,25 @@ class Search:
             return
         table, stop, most = self.table, self.incumbent.stop, FIRST_CALL
         course = course_from(self.best.draft, self.best.outcome, table.layout)
-        setting = self.setting()
+        setting = self.setting(course)
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
             began, calls = time.monotonic(), stop.work_left(most if timed else min(most, rounds))
             judged = play(calls, self.dice, table.world, table.layout, table.stage, setting, self.arms, course)
             stop.work += judged
             if course.idle[0] == 0:
-                best = course.best
+                best, setting = course.best, self.setting(course)
                 self._offered(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
+                course.idle[0] = 1  # offered once, even where the next call ends before a plan is judged
             rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
 
-    def setting(self) -> Setting:
+    def setting(self, course: Course) -> Setting:
+        """What the rounds go by while the best plan is what it is in `course`."""
+        own = in_time(self.table, course.best.times[START], course.best.times[END])
+        step_ns, unlimited_ns = int(course.best.figures[STEP_NS]), self.problem.unlimited.step_ns
         return Setting(
-            self.listed.first, self.listed.end, self.timed.first, self.timed.end,
-            self.problem.unlimited.step_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, WAYS,
+            self.listed.first, self.listed.end, np.stack([self.timed.first, own.first]),
+            np.stack([self.timed.end, own.end]), OWN_LINE * (1 - unlimited_ns / max(step_ns, unlimited_ns)),
+            unlimited_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, WAYS, self.noise,
         )  # fmt: skip

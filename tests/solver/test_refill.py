@@ -23,7 +23,8 @@ def played(search: Search, most: int) -> Known | None:
     course = course_from(search.best.draft, search.best.outcome, table.layout)
     arms = search.arms._replace(merit=search.arms.merit.copy())
     while left > 0:
-        left -= play(min(most, left), dice, table.world, table.layout, table.stage, search.setting(), arms, course)
+        setting = search.setting(course)
+        left -= play(min(most, left), dice, table.world, table.layout, table.stage, setting, arms, course)
     return course.best
 
 
