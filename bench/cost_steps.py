@@ -36,7 +36,13 @@ SIZES = (
     {"layers": 4, "width": 96, "heads": 4, "sequence": 128, "batch": 32},
     {"layers": 2, "width": 160, "heads": 5, "sequence": 128, "batch": 16},
     {"layers": 6, "width": 96, "heads": 4, "sequence": 64, "batch": 32},
+    {"layers": 2, "width": 96, "heads": 4, "sequence": 96, "batch": 16},
+    {"layers": 3, "width": 64, "heads": 4, "sequence": 64, "batch": 24},
+    {"layers": 2, "width": 128, "heads": 4, "sequence": 64, "batch": 32},
+    {"layers": 4, "width": 160, "heads": 5, "sequence": 96, "batch": 16},
 )
+"""The first six were all there were at first; then two of them were off by more than `WANTED`, for want of steps to
+learn from, and four were added."""
 STEPS = 25
 WANTED = 0.05
 
