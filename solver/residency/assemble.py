@@ -10,6 +10,9 @@ from solver.residency.problem import Problem
 
 ORDER: dict[ActionKind, int] = {"copy_in": 0, "copy_out": 1, "release": 2, "release_host": 3}
 
+FIRST = 0
+"""Where a copy is given up for one in another tier at the same operator."""
+
 
 def assemble(problem: Problem, decisions: Decisions, *, keep: bool = False) -> Residency:
     """The plan's residency for chosen moves and reruns.
@@ -21,9 +24,9 @@ def assemble(problem: Problem, decisions: Decisions, *, keep: bool = False) -> R
     ids = [storage.id for storage in problem.profile.storages]
     actions: list[tuple[int, int, int, Action]] = []
 
-    def add(op: int, kind: ActionKind, s: int, order: int, tier: str | None = None) -> None:
+    def add(op: int, kind: ActionKind, s: int, order: int, tier: str | None = None, *, first: bool = False) -> None:
         action = Action(op=op, when="before" if kind == "copy_in" else "after", kind=kind, storage=ids[s], tier=tier)
-        actions.append((op, ORDER[kind], order, action))
+        actions.append((op, FIRST if first else ORDER[kind], order, action))
 
     initial = {ids[m.gap.storage]: m.tier for m in moves if m.gap.wraps}
     order = {id(move): i for i, move in enumerate(moves)}
@@ -31,8 +34,10 @@ def assemble(problem: Problem, decisions: Decisions, *, keep: bool = False) -> R
     for move in moves:
         by_storage[move.gap.storage].append(move)
     for s, own in by_storage.items():
-        for kind, op, move in _journey(problem, s, own, keep):
-            add(op, kind, s, order[id(move)], move.tier if kind == "copy_out" else None)
+        journey = _journey(problem, s, own, keep)
+        for i, (kind, op, move) in enumerate(journey):
+            moves_on = kind == "release_host" and journey[i + 1 : i + 2] and journey[i + 1][:2] == ("copy_out", op)
+            add(op, kind, s, order[id(move)], move.tier if kind == "copy_out" else None, first=bool(moves_on))
     dropped = {(s, leave) for rerun in reruns for s, leave in rerun.drops}
     for s, leave in sorted(dropped):
         add(leave, "release", s, len(moves))
@@ -62,7 +67,8 @@ def _journey(problem: Problem, s: int, moves: list[Move], keep: bool) -> list[tu
         if following is not None and _kept(problem, move, following, writers, copied_at, keep):
             return
         written = _overwritten(writers, move.gap.before, arrival)
-        in_time = arrival < n and (following is None or arrival < following.out)
+        moves_on = following is not None and following.tier != move.tier and arrival == following.out
+        in_time = arrival < n and (following is None or arrival < following.out or moves_on)
         if not written and in_time and not _dies(problem, s, arrival):
             steps.append(("release_host", arrival, move))
             copied_at = None

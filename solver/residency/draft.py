@@ -53,7 +53,8 @@ class Draft:
 class Table:
     """All gaps (sorted by storage, then time, a wrap last) and reruns of a problem as arrays, and what may be where.
 
-    `version[g]`: which content of the storage is away (-1: as at the step's start).
+    `version[g]`: which content of the storage is away (-1: as at the step's start); `given_up[g]`: the operator after
+    which its copy in a tier is, where no later gap needs it (n: not within the step).
     """
 
     def __init__(self, problem: Problem, reruns: list[Rerun]) -> None:
@@ -91,6 +92,7 @@ class Table:
         self.roomy = np.asarray([name in problem.roomy for name in names], dtype=np.bool_)
         self.room = np.asarray([problem.tier_bytes.get(name, 0) for name in names], dtype=np.int64)
         self.takes = self._takes()
+        self.given_up = np.where(self.before < n, self.next_compute[np.minimum(self.before, n - 1)], n)
         self.by_leave = np.lexsort((self.storage, self.before, self.leave))
         self.by_latest = np.lexsort((self.storage, -self.latest))
         self._lay_out_reruns()
@@ -202,7 +204,7 @@ class Table:
             n=problem.n,
             gaps=_rows(
                 self.storage, self.bytes, self.after, self.before, self.leave, self.latest, self.written, self.wraps,
-                self.version, self.kept, self.by_leave, self.by_latest,
+                self.version, self.kept, self.by_leave, self.by_latest, self.given_up,
             ),
             operators=_rows(
                 np.append(problem.load, 0), self.next_compute, self.next_departure, self.last_departure,

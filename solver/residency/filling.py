@@ -20,6 +20,7 @@ from solver.residency.layout import (
     CLASH_AT,
     EXTRA,
     FIRST_GAP,
+    GIVEN_UP,
     KEPT,
     LEAVE,
     LOAD,
@@ -174,7 +175,7 @@ def add_until_fits(layout, budget, first, end, out_cost, back_cost, rerun_cost, 
     gaps, reruns, tiers = len(tier), len(chosen), len(roomy)
     end = shortened(layout, first, end, chosen)
     held = load_without(layout, first, end, tier, chosen)
-    used = tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier)
+    used = tier_load(n, tiers, size, layout.gaps[GIVEN_UP], leave, wraps, version, first_gap, roomy, tier)
     shut = np.zeros((tiers, gaps), np.bool_)
     shut_rerun = np.zeros(reruns, np.bool_)
     crowd = np.zeros(n + 1, np.int64)
@@ -322,12 +323,12 @@ def _enter(layout, g, t, room, used, tier):  # type: ignore[no-untyped-def]
     s = layout.gaps[STORAGE, g]
     for h in range(layout.storages[FIRST_GAP, s], layout.storages[FIRST_GAP, s + 1]):
         alone = alone and tier[h] != t
-    first, last = layout.gaps[LEAVE, g], min(layout.gaps[BEFORE, g], n)
+    first, last = layout.gaps[LEAVE, g], layout.gaps[GIVEN_UP, g]
     second = n + 1
     if layout.gaps[WRAPS, g]:
         first, last, second = 0, n, n + 1
         if layout.gaps[VERSION, g] >= 0:
-            last, second = min(layout.gaps[BEFORE, g], n), min(layout.gaps[LEAVE, g], n)
+            last, second = layout.gaps[GIVEN_UP, g], min(layout.gaps[LEAVE, g], n)
     if alone and last < second:  # as `occupy` has it where nothing else of the storage is there
         for k in range(n + 1):
             there = first <= k <= last or k >= second
@@ -349,11 +350,11 @@ def _enter(layout, g, t, room, used, tier):  # type: ignore[no-untyped-def]
 @inner
 def _go(layout, g, to, of, used, tier):  # type: ignore[no-untyped-def]
     """Sends gap g to a tier, or nowhere, and counts anew what its storage has in tier `of`."""
-    n, s, size, before = layout.n, layout.gaps[STORAGE, g], layout.gaps[BYTES], layout.gaps[BEFORE]
+    n, s, size, given_up = layout.n, layout.gaps[STORAGE, g], layout.gaps[BYTES], layout.gaps[GIVEN_UP]
     leave, wraps, version = layout.gaps[LEAVE], layout.gaps[WRAPS], layout.gaps[VERSION]
     first_gap = layout.storages[FIRST_GAP]
     for sign in (-1, 1):
-        occupy(used[of], n, sign, s, of, size, before, leave, wraps, version, first_gap, tier)
+        occupy(used[of], n, sign, s, of, size, given_up, leave, wraps, version, first_gap, tier)
         tier[g] = to
 
 

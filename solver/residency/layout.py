@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from solver.residency.problem import Int64s
 
-STORAGE, BYTES, AFTER, BEFORE, LEAVE, LATEST, WRITTEN, WRAPS, VERSION, KEPT, BY_LEAVE, BY_LATEST = range(12)
+STORAGE, BYTES, AFTER, BEFORE, LEAVE, LATEST, WRITTEN, WRAPS, VERSION, KEPT, BY_LEAVE, BY_LATEST, GIVEN_UP = range(13)
 """Rows of `Layout.gaps`; fields as in `draft.Table`."""
 
 LOAD, NEXT_COMPUTE, NEXT_DEPARTURE, LAST_DEPARTURE, NEXT_ARRIVAL, LAST_ARRIVAL = range(6)

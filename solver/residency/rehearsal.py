@@ -215,7 +215,7 @@ def write(  # type: ignore[no-untyped-def]
     """The draft as orders; returns how many start in a tier, are copied in, stand after an operator, and are executed
     again. `read_at` to `written_to`: as in `Tables`; `events`, `count`, `turn`: work space, as in `Stage`."""
     n, parts, part_at = layout.n, layout.parts, layout.reruns[PART_AT]
-    ranks = 16 * n + 15 + layout.storages.shape[1]
+    ranks = _ranks(layout)
     starts, rows = _write_events(layout, tier, out, back, events, orders.initial, orders.initial_tier)
     for r in range(len(chosen)):
         if chosen[r]:
@@ -274,6 +274,12 @@ def write(  # type: ignore[no-untyped-def]
         else:
             after = written
     return starts, copies_in, after, _write_reruns(read_at, read, write_at, written_to, layout, orders, chosen)
+
+
+@inner
+def _ranks(layout):  # type: ignore[no-untyped-def]
+    """More than any rank: what stands at one operator is sorted by kind, then rank."""
+    return 16 * layout.n + 15 + layout.storages.shape[1]
 
 
 @inner
@@ -365,11 +371,14 @@ def _write_events(layout, tier, out, back, events, initial, initial_tier):  # ty
                     keep = copied != -2 and not _written(writer_at, writer, s, copied + 1, max(leave[g], out[g]))
                 if not keep:
                     overwritten = _written(writer_at, writer, s, before[move], arrival)
-                    in_time = arrival < n and (g == last or arrival < out[g])
+                    moves_on = g < last and tier[move] != tier[g] and arrival == out[g]
+                    in_time = arrival < n and (g == last or arrival < out[g] or moves_on)
                     dies = not stays[s] and 0 <= last_access[s] <= arrival
                     if not overwritten and in_time and not dies:
                         events[rows, 0], events[rows, 1], events[rows, 2] = arrival, 3, s
                         events[rows, 3], events[rows, 4] = -1, before[move]
+                        if moves_on:  # to another tier at once: given up before it is copied there
+                            events[rows, 4] -= 3 * _ranks(layout)
                         rows += 1
                         copied = -2
             if g == last:

@@ -17,7 +17,7 @@ class Rooms:
     def __init__(self, table: Table, draft: Draft) -> None:
         self.table, self.draft = table, draft
         self.used = tier_load(
-            table.problem.n, len(table.roomy), table.bytes, table.before, table.leave, table.wraps, table.version,
+            table.problem.n, len(table.roomy), table.bytes, table.given_up, table.leave, table.wraps, table.version,
             table.first_gap, table.roomy.astype(np.int64), draft.tier,
         )  # fmt: skip
 
@@ -40,15 +40,15 @@ class Rooms:
     def _count(self, g: int, tier: int, sign: int) -> None:
         table = self.table
         occupy(
-            self.used[tier], table.problem.n, sign, int(table.storage[g]), tier, table.bytes, table.before, table.leave,
-            table.wraps, table.version, table.first_gap, self.draft.tier,
+            self.used[tier], table.problem.n, sign, int(table.storage[g]), tier, table.bytes, table.given_up,
+            table.leave, table.wraps, table.version, table.first_gap, self.draft.tier,
         )  # fmt: skip
 
 
 @entry
-def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
-    """Bytes in each tier that is not roomy at each operator: a copy stays from its version's first release to the last
-    return."""
+def tier_load(n, tiers, size, given_up, leave, wraps, version, first_gap, roomy, tier):  # type: ignore[no-untyped-def]
+    """Bytes in each tier that is not roomy at each operator: a copy stays from its version's first release until it
+    is given up after the last return."""
     used = np.zeros((tiers, n + 1), np.int64)
     for s in range(len(first_gap) - 1):
         leaves = False
@@ -56,12 +56,12 @@ def tier_load(n, tiers, size, before, leave, wraps, version, first_gap, roomy, t
             leaves = leaves or tier[g] >= 0
         for t in range(tiers):
             if leaves and not roomy[t]:
-                occupy(used[t], n, ONE, s, t, size, before, leave, wraps, version, first_gap, tier)
+                occupy(used[t], n, ONE, s, t, size, given_up, leave, wraps, version, first_gap, tier)
     return used
 
 
 @entry
-def occupy(used, n, sign, s, t, size, before, leave, wraps, version, first_gap, tier):  # type: ignore[no-untyped-def]
+def occupy(used, n, sign, s, t, size, given_up, leave, wraps, version, first_gap, tier):  # type: ignore[no-untyped-def]
     """Adds (or, with sign -1, takes off) what storage s has in tier t."""
     wrap = -1
     for g in range(first_gap[s], first_gap[s + 1]):
@@ -69,7 +69,7 @@ def occupy(used, n, sign, s, t, size, before, leave, wraps, version, first_gap, 
             wrap = g
     low, high, content = n + 1, -1, -1
     if wrap >= 0:
-        low, high = 0, min(before[wrap], n)
+        low, high = 0, min(given_up[wrap], n)
     amount = 0
     for g in range(first_gap[s], first_gap[s + 1] + 1):
         last = g == first_gap[s + 1]
@@ -84,7 +84,7 @@ def occupy(used, n, sign, s, t, size, before, leave, wraps, version, first_gap, 
                 break
             low, high, content = n + 1, -1, version[g]
         amount = size[g]
-        low, high = min(low, leave[g]), max(high, before[g])
+        low, high = min(low, leave[g]), max(high, given_up[g])
     if wrap >= 0 and version[wrap] != content:
         for k in range(min(leave[wrap], n), n + 1):
             used[k] += sign * size[wrap]
