@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.residency.compiled import entry, inner
+from solver.residency.compiled import ZERO, entry, inner
 from solver.residency.draft import Bools, Draft, Table
 from solver.residency.layout import (
     BY_LATEST,
@@ -75,6 +75,7 @@ def set_positions(layout, budget, start, end, lead, tier, out, back, chosen, fix
     roomy = layout.tiers[ROOMY]
     gaps, tiers = len(tier), len(roomy)
     change = np.zeros(n + 2, np.int64)  # of HBM in time, as differences along the operators
+    sooner = np.zeros(n + 2, np.int64)  # what of it is off sooner in listed order
     peaks = np.zeros(n, np.int64)
     due = latest.copy()
     for r in range(len(chosen)):
@@ -143,11 +144,17 @@ def set_positions(layout, budget, start, end, lead, tier, out, back, chosen, fix
         elif off[g] < due[g]:
             change[off[g]] -= size[g]
             change[due[g]] += size[g]
-    held = np.empty(n, np.int64)
-    total = 0
+        listed = max(leave[g], out[g]) + 1
+        if listed < n and (wraps[g] or listed < due[g]):
+            sooner[listed] -= size[g]
+            sooner[off[g] if wraps[g] else min(off[g], due[g])] += size[g]
+    held, plain = np.empty(n, np.int64), np.empty(n, np.int64)
+    total = earlier = ZERO
     for k in range(n):
         total += change[k]
+        earlier += sooner[k]
         held[k] = load[k] + total + peaks[k]
+        plain[k] = held[k] + earlier
 
     link[:] = NEVER
     for i in range(gaps):
@@ -167,23 +174,23 @@ def set_positions(layout, budget, start, end, lead, tier, out, back, chosen, fix
         first = 0 if wraps[g] else leave[g] + 1
         low = first_from(start, first, due[g], finish - int(lead * duration) + 1) - 1
         wanted = max(first, min(wanted, low))
+        stays = fixed[g] and kept <= due[g]
+        if stays:
+            wanted = max(first, kept)
         limit = wanted
         k = due[g] - 1
         while k >= wanted:
-            if held[k] + size[g] > budget:
+            if (plain[k] if stays else held[k]) + size[g] > budget:
                 limit = k + 1
                 break
             k -= 1
-        if not wraps[g]:
-            limit = max(limit, first)
         place = next_arrival[min(limit, n)]
         if place > due[g]:
             place = due[g]
-        if fixed[g] and kept <= due[g]:
-            place = kept
         back[g] = place
         for k in range(place, due[g]):
             held[k] += size[g]
+            plain[k] += size[g]
 
 
 @inner

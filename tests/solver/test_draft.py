@@ -28,8 +28,9 @@ def tables(seed: int) -> Table:
     return Table(problem, reruns(problem))
 
 
-def random_draft(table: Table, dice: random.Random, share: float = 0.4) -> Draft:
-    """Gaps in usable tiers, one tier a storage, a wrap or the gaps at the ends; reruns that do not clash with it."""
+def random_draft(table: Table, dice: random.Random, share: float = 0.4, *, apart: bool = False) -> Draft:
+    """Gaps in usable tiers, one tier a storage (`apart`: each gap its own), a wrap or the gaps at the ends; reruns that
+    do not clash with it."""
     draft = table.empty()
     tiers = np.flatnonzero(table.usable).tolist()
     n = table.problem.n
@@ -42,7 +43,7 @@ def random_draft(table: Table, dice: random.Random, share: float = 0.4) -> Draft
             at_an_end = table.after[g] < 0 or table.before[g] >= n
             if table.kept[g] or dice.random() > share or (wrapped and at_an_end):
                 continue
-            draft.tier[g] = tier
+            draft.tier[g] = dice.choice(tiers) if apart else tier
             wrapped = wrapped or bool(table.wraps[g])
     clash_at, clash = table.rerun_clashes
     for r in dice.sample(range(len(table.reruns)), min(3, len(table.reruns))):
@@ -60,13 +61,14 @@ def timed(table: Table, draft: Draft) -> None:
     plan_times(table, draft, np.asarray(usual.start), np.asarray(usual.end))
 
 
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("seed", range(24))
-def test_orders_are_what_assemble_writes(seed: int) -> None:
+def test_orders_are_what_assemble_writes(seed: int, apart: bool) -> None:
     """But for the order of copies at one operator: by need in a draft, by the list of moves in `assemble`."""
     table, dice = tables(seed), random.Random(seed)
     problem = table.problem
     for _ in range(12):
-        draft = random_draft(table, dice, dice.choice([0.1, 0.4, 0.8]))
+        draft = random_draft(table, dice, dice.choice([0.1, 0.4, 0.8]), apart=apart)
         timed(table, draft)
         own, written = table.residency(draft), assemble(problem, table.decisions_of(draft), keep=True)
         assert own.initial == written.initial and own.recompute == written.recompute
@@ -84,6 +86,23 @@ def test_orders_are_what_assemble_writes(seed: int) -> None:
             assert outcome.static_peak_bytes == timeline.static_peak_bytes
             exact = replay(problem.profile, Plan(budget=Budget(hbm_bytes=ROOMY), residency=own))
             assert (outcome.step_ns, outcome.peak_bytes) == (exact.step_ns, exact.peak_bytes)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_copies_back_that_are_kept_early_come_where_there_is_room(seed: int) -> None:
+    table, dice = tables(seed), random.Random(seed)
+    usual = table.problem.unlimited
+    for _ in range(6):
+        draft = random_draft(table, dice)
+        draft.chosen[:] = False
+        tiers = dict.fromkeys(table.problem.profile.device.tiers, ROOMY)
+        latest = run(table.arrays, table.orders(draft), ROOMY, tiers)
+        problem = Problem(table.problem.profile, Budget(hbm_bytes=latest.static_peak_bytes))
+        tight = Table(problem, table.reruns)
+        draft.back[:] = tight.next_arrival[np.where(tight.wraps > 0, 0, tight.leave + 1)]
+        plan_times(tight, draft, np.asarray(usual.start), np.asarray(usual.end), 1.0, draft.tier >= 0)
+        outcome = run(tight.arrays, tight.orders(draft), problem.hbm_bytes, tiers)
+        assert latest.status == outcome.status == "fits"
 
 
 @pytest.mark.parametrize("seed", range(24))
