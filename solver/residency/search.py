@@ -87,6 +87,8 @@ class Search:
         )
         self.listed, self.timed = listed(table), in_time(table, *self.usual)
         self.noise = np.exp(self.dice.normal(0.0, NOISE, NOISES))
+        self.by_toll = sorted(range(len(self.tolls)), key=lambda place: place % len(TOLLS))  # each guide at each toll
+        self.drafted: set[tuple[float, int]] = set()  # (part of the budget left free, place in `tolls`)
         self.best: Found | None = None
         self.last: Outcome | None = None
         self.stage = "search"
@@ -155,18 +157,26 @@ class Search:
                 break
         return self.best
 
-    def start(self, spares: tuple[float, ...] = SPARES, share: float = 1.0) -> Found | None:
+    def start(
+        self, spares: tuple[float, ...] = SPARES, share: float = 1.0, until: Callable[[], bool] = lambda: False
+    ) -> Found | None:
         """The best of what the guides say, rounded, with some of the budget left for copies that queue; until `share`
-        of the time limit has passed."""
+        of the time limit has passed, or `until` says so. Called again, it goes on."""
         self.stage = "guided"
+        kept: dict[int, Draft] = {}
         for spare in spares:
-            for guide in self.solution.guides:
-                kept = rounded(self.table, self.fluid, guide, self.costs, 0.5)
-                for of, costs in self.tolls:
-                    if of is guide:
-                        self.completed(kept.copy(), costs, budget=int(self.problem.hbm_bytes * (1 - spare)))
-                        if self.stopped() or self.incumbent.stop.spent() >= share:
-                            return self.best
+            for place in self.by_toll:
+                if (spare, place) in self.drafted:
+                    continue
+                if until():
+                    return self.best
+                self.drafted.add((spare, place))
+                guide, costs = self.tolls[place]
+                if id(guide) not in kept:
+                    kept[id(guide)] = rounded(self.table, self.fluid, guide, self.costs, 0.5)
+                self.completed(kept[id(guide)].copy(), costs, budget=int(self.problem.hbm_bytes * (1 - spare)))
+                if self.stopped() or self.incumbent.stop.spent() >= share:
+                    return self.best
         if self.best is None:
             for _, costs in self.tolls:
                 self.completed(self.table.empty(), costs)

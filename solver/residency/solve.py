@@ -70,10 +70,13 @@ DRAFTS_SHARE = 0.1
 """Part of the time limit that drafts by the fine bound's guides may take: most are no better than what the search has
 found by then."""
 
+SHORT_S = 3.0
+"""Time limits up to here leave no time for the fine bound: rules come first."""
+
 FEW_OPERATORS = 4_000
 """Up to here the rules of thumb take well under a second; beyond they wait until there is a plan."""
 
-STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all")
+STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all", "knapsack")
 """Rules whose plans the search starts from too, the strongest first."""
 
 EASY = 0.05
@@ -120,8 +123,11 @@ def _solve(
         on_progress(Progress(trial.stage, trial.step_ns / 1000, incumbent.bound_ns / 1000, plan))
 
     problem.check = incumbent.check
+    done: set[str] = set()
     try:
-        exact = _search(problem, incumbent, request)
+        exact = _search(problem, incumbent, request, done)
+        if not exact and request.time_limit_s is None:
+            _complete(problem, incumbent, request, done)
     except Stopped:
         exact = False
         incumbent.stopped()  # for the reason
@@ -144,11 +150,11 @@ def _stop(request: Request, cancelled: Callable[[], bool]) -> Stop:
     return Stop(*criteria)
 
 
-def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
-    """Fills the incumbent; returns whether what it holds (or that it holds none) is proven by exhaustion."""
+def _search(problem: Problem, incumbent: Incumbent, request: Request, done: set[str]) -> bool:
+    """Fills the incumbent; returns whether what it holds (or that it holds none) is proven by exhaustion. `done`: rules
+    that have been offered."""
     for start in request.starts:
         incumbent.offer(start, "start")
-    done: set[str] = set()
     for name, rule in BASELINES.items():
         if incumbent.best_ns == incumbent.bound_ns:
             break
@@ -164,6 +170,7 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
         for name in RIVALS:  # before the exact search takes the time, which what they find makes shorter
             if name not in done:
                 _offer_quick(problem, incumbent, name)
+                done.add(name)
         try:
             exhaust(problem, incumbent, options_of(problem))
             return True
@@ -173,6 +180,14 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request) -> bool:
         return False
     _refine(problem, incumbent, request, done)
     return False
+
+
+def _complete(problem: Problem, incumbent: Incumbent, request: Request, done: set[str]) -> None:
+    """Offers the rules that a limit in work came before: never worse than any, where time is no matter."""
+    enough_ns = max(incumbent.bound_ns, request.enough_ns or 0)
+    for name in STRONG:
+        if name not in done and (incumbent.best_ns is None or incumbent.best_ns > enough_ns):
+            _offer_rule(problem, incumbent, name, RIVALS[name](problem))
 
 
 def _small(problem: Problem) -> bool:
@@ -238,13 +253,14 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
     def finest() -> None:
         _prove_finer(problem, incumbent, *proven[-1], lambda: aside.closed() or incumbent.asked())
 
-    jobs: list[Job] = [("fluid", finer), *((name, rule(name)) for name in STRONG if name not in done)]
+    jobs: list[Job] = [(name, rule(name)) for name in STRONG if name not in done]
+    jobs.insert(0 if limit is None or limit > SHORT_S else len(jobs), ("fluid", finer))
     if limit is not None:
         jobs.append(("finer", finest))
     aside = Aside(jobs, beside=limit is not None)
     with aside:
         try:
-            _beside(problem, incumbent, request, aside, early, fluid)
+            _beside(problem, incumbent, request, aside, early, fluid, done)
         finally:
             incumbent.over = True
 
@@ -268,17 +284,26 @@ def _prove_finer(
 
 
 def _beside(
-    problem: Problem, incumbent: Incumbent, request: Request, aside: Aside, search: Search, fluid: Fluid
+    problem: Problem,
+    incumbent: Incumbent,
+    request: Request,
+    aside: Aside,
+    search: Search,
+    fluid: Fluid,
+    done: set[str],
 ) -> None:
     """The search, which takes over what is found beside it: prices and guides of the finer bound, plans of rules."""
     rounds = {"fluid": 0, STRONG[0]: ROUNDS // 2}  # where nothing is done beside it
     while aside.left:
+        if problem.n > FEW_OPERATORS:  # a draft there brings more than all rounds that its time is enough for
+            search.start((0.0,), until=aside.ready)
         search.improve(rounds.get(aside.next, 0), until=aside.ready)
         if incumbent.stopped():
             return
         name, answer = aside.take()
         if isinstance(answer, Decisions):
             _offer_rule(problem, incumbent, name, answer)
+            done.add(name)
             search.take(answer, name)
         elif isinstance(answer, Finer):
             incumbent.prove(answer.solution.bound_ns)

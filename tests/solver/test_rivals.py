@@ -14,7 +14,9 @@ from hyperopt.legality import OutOfMemory
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Adapter, Device, Links, Operator, Phase, Profile, Storage, Tier, check
 from hyperopt.replay import replay
+from hyperopt.testing import generate
 from hyperopt.validate import validate
+from solver import Request, solve
 from solver.residency.assemble import assemble
 from solver.residency.candidates import Decisions
 from solver.residency.problem import Problem
@@ -218,3 +220,15 @@ def test_the_knapsack_is_solved_exactly_on_small_sizes(items: list[tuple[int, in
         if sum(sizes[i] for i in inside) <= limit:
             best = max(best, sum(values[i] for i in inside))
     assert sum(values[i] for i in chosen) == best
+
+
+@pytest.mark.parametrize("work", [1, 20])
+def test_a_limit_in_work_leaves_no_quick_rule_out(work: int) -> None:
+    profile = generate("llama3-8b", 500, 0)
+    budget = Budget(hbm_bytes=int(0.9 * replay(profile).peak_bytes))
+    plan = solve(profile, Request(budget, work_limit=work, time_limit_s=None))
+    assert isinstance(plan, Plan) and plan.predicted is not None
+    for name in RIVALS:
+        rule = run(profile, name, budget.hbm_bytes) if name != "checkmate" else None
+        if rule is not None and rule.predicted is not None:
+            assert plan.predicted.step_us <= rule.predicted.step_us, name
