@@ -16,7 +16,7 @@ from hyperopt.profile import Profile
 if TYPE_CHECKING:
     from solver import Infeasible, Request
 
-DRAWN, LARGE = (60, 200), (20, 40)
+DRAWN, LARGE = (60, 400), (20, 80)
 """Scenarios to choose on and to tell by; the second pair for steps of `MANY` operators and more."""
 
 MANY = 20_000
