@@ -8,8 +8,10 @@ model's business (`hyperopt.cost.analytic`), not the count's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log2, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from hyperopt.cost.work import Kind
@@ -232,7 +234,7 @@ def sort(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """n log2 n comparisons a row."""
     keys = _first(inputs, 1, "inputs")[0]
     row = keys.shape[-1] if keys.shape else 1
-    return _moved(inputs, outputs, round(keys.elements * log2(row)) if row > 1 else keys.elements)
+    return _moved(inputs, outputs, round(keys.elements * float(np.log2(row))) if row > 1 else keys.elements)
 
 
 def matmul(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:

@@ -41,6 +41,18 @@ def test_what_a_roofline_cannot_know_is_learned(model: CostModel) -> None:
     assert np.mean(off[sums]) < 0.5 * np.mean(alone[sums])
 
 
+def test_a_prediction_does_not_depend_on_what_else_is_asked_for(model: CostModel) -> None:
+    """Trees are cut between last bits: a logarithm of another library for the few gave other leaves."""
+    profile = device(5, 240)
+    every = rows_of(profile, TABLE)
+    together = structs.replace(model, seen={}).predict_rows(every)
+    for place, row in zip(every.place.tolist()[::3], range(0, len(every.us), 3), strict=True):
+        alone = rows_of(structs.replace(profile, operators=(profile.operators[place],)), TABLE)
+        assert np.array_equal(alone.signatures.numbers[0], every.signatures.numbers[every.signature[row]])
+        found = structs.replace(model, seen={}).predict_rows(alone)
+        assert (found.us[0], found.low[0], found.high[0]) == (together.us[row], together.low[row], together.high[row])
+
+
 def test_intervals_cover_what_was_not_seen(model: CostModel) -> None:
     samples = fresh()
     new = np.array([key not in model.seen for key in samples.signatures.keys])
