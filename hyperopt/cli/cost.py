@@ -173,7 +173,7 @@ def predict(
     """The profile with predicted durations, each marked with how it was predicted."""
     from hyperopt.cost.features import device_of
     from hyperopt.cost.model import load
-    from hyperopt.cost.predicted import predicted
+    from hyperopt.cost.predicted import predicted, stranger_notes
     from hyperopt.cost.whatif import is_of
 
     check_output(output)
@@ -194,6 +194,7 @@ def predict(
         "other_device": strange,
         "sources": dict(found.sources),
         "kept": dict(found.kept),
+        "never_met": dict(found.strangers),
         "before_us": found.before_us,
         "after_us": found.after_us,
     }
@@ -205,6 +206,8 @@ def predict(
     print(f"operators: {parts or 'none'}; {times}")
     for reason, count in found.kept.most_common(MOST_TOLD):
         print(f"  {count} keep their duration: {reason}")
+    for line in stranger_notes(found.strangers):
+        print(f"  {line}")
     return 0
 
 

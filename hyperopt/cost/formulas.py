@@ -29,6 +29,20 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
+SAME_TYPE = {
+    "float": "float32", "half": "float16", "bf16": "bfloat16", "double": "float64", "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2", "int": "int32", "long": "int64", "long int": "int64", "short": "int16",
+    "unsigned char": "uint8", "signed char": "int8", "char": "int8",
+}  # fmt: skip
+"""Two names of one element type."""
+
+
+def element_type(dtype: str) -> str:
+    """One name of each element type, however a profile spells it."""
+    name = dtype.lower().removeprefix("c10::").removeprefix("dt_")
+    return SAME_TYPE.get(name, name)
+
+
 class Tensor(NamedTuple):
     """Shape (() is a scalar) and element type as the profile names it."""
 

@@ -29,7 +29,7 @@ from hyperopt.cost.messages import Messages
 from hyperopt.cost.peaks import PeakErrors
 from hyperopt.cost.possible import checked
 from hyperopt.cost.process import Process
-from hyperopt.cost.ranges import Ranges, away, ranges_of
+from hyperopt.cost.ranges import ElementTypes, Ranges, away, element_types_of, never_met, ranges_of, strange_of
 from hyperopt.cost.repeats import Repeats, repeats_of
 from hyperopt.cost.residual import FEWEST, GROUPS, MEMORY, Learned, group_of, importances, learn
 from hyperopt.documents import decode, sha256
@@ -91,6 +91,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     """Mean context (`features.CONTEXT`) of those that were not measured alone in the forward; None: not known."""
     ranges: Ranges = {}
     """Of all that it has learned from, whatever predicts the family."""
+    element_types: ElementTypes = {}
+    """The same; empty: not known."""
     links: Mapping[str, Link]
     messages: Mapping[str, Messages] = {}
     """Between devices, by kind of link: what collectives are priced by."""
@@ -117,6 +119,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
                 shift[mine], far[mine] = learned.correction(signatures.only(mine), context[mine], base[mine])
         if self.process is not None and uses.any():
             shift[uses], far[uses] = self.process.correction(signatures.only(uses))
+        strange = strange_of(signatures, self.element_types)
+        shift[strange], far[strange] = 0.0, np.maximum(far[strange], 1.0)
         source[uses & (far < 1)] = LEARNED
         for way, link in self.links.items():
             mine = signatures.names == way if way in signatures.coded_names[0] else np.zeros(len(base), bool)
@@ -146,6 +150,12 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
             below[seen] -= np.maximum(carried, 0.0)
             above[seen] += np.maximum(-carried, 0.0)
         return Predictions(us, us * np.exp(below), us * np.exp(above), source, far)
+
+    def strangers(self, rows: Rows) -> Counter[str]:
+        """Of how many rows the element types were never measured in their family, in words: the roofline answers for
+        them, by FLOPs and bytes, and their intervals are wider."""
+        met = never_met(rows.signatures, self.element_types)
+        return Counter({f"{family} of {what}": int(mine[rows.signature].sum()) for (family, what), mine in met.items()})
 
     def predict_rows(self, rows: Rows, level: float = 0.9) -> Predictions:
         """Of every row, in its own context."""
@@ -234,6 +244,7 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         signatures=len(samples.us),
         families=rooflines.families,
         ranges=ranges_of(samples.signatures, whole=True),
+        element_types=element_types_of(samples.signatures),
         shared=rooflines.shared,
         counts=rooflines.counts,
         learned=trees,
@@ -312,6 +323,7 @@ def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
         base, ahead = fitted.us(train.signatures), fitted.us(test.signatures)
         found[ROOFLINE][held] = ahead
         groups, theirs = group_of(train.signatures.families), group_of(test.signatures.families)
+        strange = strange_of(test.signatures, element_types_of(train.signatures))
         trees = np.full(len(ahead), np.nan)
         for group in np.unique(theirs):
             mine, wanted = groups == group, theirs == group
@@ -319,11 +331,11 @@ def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
                 continue
             model = _learn(train, base, mine, seed)
             shift, _ = model.correction(test.signatures.only(wanted), test.context[wanted], ahead[wanted])
-            trees[wanted] = ahead[wanted] * np.exp(shift)
+            trees[wanted] = ahead[wanted] * np.exp(np.where(strange[wanted], 0.0, shift))
         found[TREES][held] = trees
         if FEWEST <= len(base) <= processes.MOST:
             shift, _ = processes.learn(train.signatures, base, train.us).correction(test.signatures)
-            found[PROCESS][held] = ahead * np.exp(shift)
+            found[PROCESS][held] = ahead * np.exp(np.where(strange, 0.0, shift))
     return found
 
 

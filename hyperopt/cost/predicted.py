@@ -22,15 +22,20 @@ from hyperopt.profile import IDLE, Profile
 INTERVAL = 0.9
 """Probability that `interval_us` of a profile speaks of."""
 
+MOST_TOLD = 8
+"""Kinds that a note names."""
+
 
 @dataclass(frozen=True)
 class Prediction:
     """`sources`: how many operators each way of predicting has answered; `kept`: reason -> how many kept the duration
-    that they had; `before_us`, `after_us`: sums over the operators, idle time left out."""
+    that they had; `strangers`: how many are of element types that the model never met in their family; `before_us`,
+    `after_us`: sums over the operators, idle time left out."""
 
     profile: Profile
     sources: Counter[str]
     kept: Counter[str]
+    strangers: Counter[str]
     before_us: float
     after_us: float
 
@@ -62,13 +67,26 @@ def predicted(profile: Profile, model: CostModel, table: Table, level: float | N
         sources[source] += 1
     told = "likeliest" if level is None else f"not exceeded with probability {level:g}"
     note = f"durations of {sum(sources.values())} operators are predicted ({told}) by a model of {model.device}"
+    strangers = model.strangers(rows)
+    notes = (note, *stranger_notes(strangers))
     after = structs.replace(
         profile,
         operators=tuple(operators),
-        run=structs.replace(profile.run, measured=False, notes=(*profile.run.notes, note)),
+        run=structs.replace(profile.run, measured=False, notes=(*profile.run.notes, *notes)),
         measured=None,
     )
-    return Prediction(after, sources, kept, _busy(profile), _busy(after))
+    return Prediction(after, sources, kept, strangers, _busy(profile), _busy(after))
+
+
+def stranger_notes(strangers: Counter[str]) -> list[str]:
+    """In words, if there are any."""
+    if not strangers:
+        return []
+    which = ", ".join(f"{count} {what}" for what, count in strangers.most_common(MOST_TOLD))
+    return [
+        f"{sum(strangers.values())} operators are of element types never measured in their family: by the roofline, "
+        f"intervals twice as wide ({which}{', ...' if len(strangers) > MOST_TOLD else ''})"
+    ]
 
 
 def _busy(profile: Profile) -> float:
