@@ -313,7 +313,8 @@ def _trees(samples: Samples, base: F64, scores: Mapping[str, FamilyScores], seed
 
 def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
     """What roofline, trees and process say of each sample without having seen its group. Where nothing could be learned
-    (of one group alone not even a roofline) that is not a number."""
+    (of one group alone not even a roofline) that is not a number. Also of element types that are of that group alone,
+    for which they are not asked in earnest: what is wrong there counts against them."""
     found = {name: np.full(len(samples.us), np.nan) for name in (ROOFLINE, TREES, PROCESS)}
     for held in folds(samples.signatures.groups, count, seed):
         if held.all():
@@ -323,7 +324,6 @@ def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
         base, ahead = fitted.us(train.signatures), fitted.us(test.signatures)
         found[ROOFLINE][held] = ahead
         groups, theirs = group_of(train.signatures.families), group_of(test.signatures.families)
-        strange = strange_of(test.signatures, element_types_of(train.signatures))
         trees = np.full(len(ahead), np.nan)
         for group in np.unique(theirs):
             mine, wanted = groups == group, theirs == group
@@ -331,11 +331,11 @@ def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
                 continue
             model = _learn(train, base, mine, seed)
             shift, _ = model.correction(test.signatures.only(wanted), test.context[wanted], ahead[wanted])
-            trees[wanted] = ahead[wanted] * np.exp(np.where(strange[wanted], 0.0, shift))
+            trees[wanted] = ahead[wanted] * np.exp(shift)
         found[TREES][held] = trees
         if FEWEST <= len(base) <= processes.MOST:
             shift, _ = processes.learn(train.signatures, base, train.us).correction(test.signatures)
-            found[PROCESS][held] = ahead * np.exp(np.where(strange, 0.0, shift))
+            found[PROCESS][held] = ahead * np.exp(shift)
     return found
 
 
@@ -399,9 +399,18 @@ def _links(rows: Rows) -> tuple[dict[str, Link], list[str]]:
     return links, notes
 
 
-def load(data: bytes, limit: int = 1 << 28) -> CostModel:
-    """A model from its document. Raises `DocumentError`, also of what no device can do (`possible`)."""
-    return checked(decode(data, CostModel, FAMILY, MAJOR, limit)[0])
+def read(data: bytes, limit: int = 1 << 28) -> tuple[CostModel, list[str]]:
+    """A model from its document, with a warning for every unknown field that was left out. Raises `DocumentError`,
+    also of what no device can do, and of what does not go together (`possible`)."""
+    model, warnings = decode(data, CostModel, FAMILY, MAJOR, limit)
+    if not model.device:
+        warnings.append("$.device is empty: the model is of profiles that name neither device nor framework")
+    return checked(model), warnings
+
+
+def load(data: bytes) -> CostModel:
+    """As `read`, where nobody is there to be warned."""
+    return read(data)[0]
 
 
 def told(model: CostModel) -> list[str]:
@@ -422,4 +431,4 @@ def told(model: CostModel) -> list[str]:
     return [*lines, *model.notes]
 
 
-__all__ = ["CostModel", "FamilyScores", "Predictions", "Score", "fit", "load", "score", "told"]
+__all__ = ["CostModel", "FamilyScores", "Predictions", "Score", "fit", "load", "read", "score", "told"]

@@ -17,7 +17,8 @@ from msgspec import UNSET, structs
 from hyperopt.cost.features import rows_of
 from hyperopt.cost.model import CostModel
 from hyperopt.cost.work import Table
-from hyperopt.profile import IDLE, Profile
+from hyperopt.documents import DocumentError
+from hyperopt.profile import IDLE, MOST_US, Operator, Profile
 
 INTERVAL = 0.9
 """Probability that `interval_us` of a profile speaks of."""
@@ -42,8 +43,8 @@ class Prediction:
 
 def predicted(profile: Profile, model: CostModel, table: Table, level: float | None = None) -> Prediction:
     """`level` between 0.5 and 1: durations not exceeded with that probability; None: the likeliest ones. Raises
-    ValueError for another level. Operators whose work is not counted, idle time, and at a level those that the model
-    has no interval for keep their duration, unmarked."""
+    ValueError for another level, `DocumentError` where a duration is none (`readable`). Operators whose work is not
+    counted, idle time, and at a level those that the model has no interval for keep their duration, unmarked."""
     if level is not None and not 0.5 < level < 1:
         raise ValueError(f"level {level} is not between 0.5 and 1")
     rows = rows_of(profile, table, model.device)
@@ -58,12 +59,13 @@ def predicted(profile: Profile, model: CostModel, table: Table, level: float | N
             continue
         source = str(found.source[row])
         low, high = float(found.low[row]), float(found.high[row])
-        operators[place] = structs.replace(
+        made = structs.replace(
             operators[place],
             duration_us=round(float(us[row]), 3),
             predicted=source,
             interval_us=UNSET if isnan(low) else (round(low, 3), round(high, 3)),
         )
+        operators[place] = readable(place, made)
         sources[source] += 1
     told = "likeliest" if level is None else f"not exceeded with probability {level:g}"
     note = f"durations of {sum(sources.values())} operators are predicted ({told}) by a model of {model.device}"
@@ -76,6 +78,16 @@ def predicted(profile: Profile, model: CostModel, table: Table, level: float | N
         measured=None,
     )
     return Prediction(after, sources, kept, strangers, _busy(profile), _busy(after))
+
+
+def readable(place: int, operator: Operator) -> Operator:
+    """As it is. Raises `DocumentError` where it would take longer than a profile may say, and not be read again."""
+    most = max(operator.duration_us, *(operator.interval_us or (0.0,)))
+    if not most <= MOST_US:
+        shapes = ", ".join(str(list(shape)) for shape in operator.shapes)
+        problem = f"{operator.type or operator.name} on {shapes} is predicted to take up to {most:g} us, no time at all"
+        raise DocumentError(f"$.operators[{place}]", problem, f"check its shapes; a profile may say {MOST_US:g} us")
+    return operator
 
 
 def stranger_notes(strangers: Counter[str]) -> list[str]:

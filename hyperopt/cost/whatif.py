@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Literal
 
@@ -27,7 +28,7 @@ from hyperopt.cost.followed import Seen, bytes_of, follow, inputs_of, see
 from hyperopt.cost.formulas import Tensor
 from hyperopt.cost.messages import level_of
 from hyperopt.cost.model import SEEN, CostModel, Predictions
-from hyperopt.cost.predicted import stranger_notes
+from hyperopt.cost.predicted import readable, stranger_notes
 from hyperopt.cost.ranges import never_met
 from hyperopt.cost.resized import Told, rewritten
 from hyperopt.cost.work import Table
@@ -309,7 +310,7 @@ def _timed(
         sources[source] += 1
         between = UNSET if np.isnan(low) or np.isnan(high) else (round(low, 3), round(high, 3))
         found.append(structs.replace(now, duration_us=round(us, 3), predicted=source, interval_us=between))
-    return structs.replace(after, operators=tuple(found)), sources, kept, strangers
+    return structs.replace(after, operators=tuple(map(readable, count(), found))), sources, kept, strangers
 
 
 def _traffic(profile: Profile, operator: Operator) -> int:
