@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -185,7 +186,7 @@ def _unknown(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
 
     Objects are looked into one by one, as slices of the text that is there anyway.
     """
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if _is_object(kind):
         found = msgspec.json.decode(text, type=dict[str, msgspec.Raw] | None)
         if found is None:
             return set()
@@ -197,7 +198,7 @@ def _unknown(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
         return names
     if get_origin(kind) in (list, tuple):
         return _unknown_in_list(text, get_args(kind)[0], path + "[]")
-    if get_origin(kind) is dict:
+    if get_origin(kind) in (dict, Mapping):
         values = msgspec.json.decode(text, type=dict[str, msgspec.Raw] | None) or {}
         return {name for item in values.values() for name in _unknown(item, get_args(kind)[1], path + "{}")}
     for option in get_args(kind):  # unions such as `Struct | None`, `str | Struct`
@@ -216,7 +217,7 @@ def unknown_keys(plain: bytes, kind: Any) -> list[str]:
 
 def _unknown_in_list(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
     """As `_unknown`, for a list. Of objects without unknown fields nothing is kept, and they are most."""
-    flat = isinstance(kind, type) and not any(_fields(kind).values())
+    flat = isinstance(kind, type) and issubclass(kind, msgspec.Struct) and not any(_fields(kind).values())
     strict = msgspec.json.Decoder(_strict(kind)) if flat else None
     names: set[str] = set()
     for item in msgspec.json.decode(text, type=list[msgspec.Raw] | None) or ():
@@ -231,9 +232,16 @@ def _unknown_in_list(text: msgspec.Raw, kind: Any, path: str) -> set[str]:
 
 
 @lru_cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Type by name of the fields that hold structs, None for the others."""
-    return {f.encode_name: f.type if _holds_struct(f.type) else None for f in msgspec.structs.fields(kind)}
+def _fields(kind: type) -> dict[str, Any]:
+    """Type by name of the fields that hold objects with fields, None for the others."""
+    types = (
+        get_type_hints(kind) if is_dataclass(kind) else {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+    )
+    return {name: found if _holds_struct(found) else None for name, found in types.items()}
+
+
+def _is_object(kind: Any) -> bool:
+    return isinstance(kind, type) and (issubclass(kind, msgspec.Struct) or is_dataclass(kind))
 
 
 def _strict(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
@@ -242,7 +250,7 @@ def _strict(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 
 def _holds_struct(kind: Any) -> bool:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+    if _is_object(kind):
         return True
     return any(_holds_struct(option) for option in get_args(kind))
 

@@ -23,7 +23,8 @@ FAMILY, MAJOR = "hyperopt.profile", 1
 Bytes = Annotated[int, Meta(ge=0, le=2**53)]
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
-Microseconds = Annotated[float, Meta(ge=0, le=1e15)]
+MOST_US = 1e15
+Microseconds = Annotated[float, Meta(ge=0, le=MOST_US)]
 Timestamp = Annotated[float, Meta(ge=-1e18, le=1e18)]
 BytesPerSecond = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0, le=2.0**53)]
 

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from scipy.special import bdtr
 
 from hyperopt.cost.scenarios import Scenarios, shaped
 from hyperopt.engine import Arrays, arrays_of, orders_of, run
@@ -53,10 +54,12 @@ FIRST_SHARE = 0.4
 @dataclass(frozen=True)
 class Worth:
     """A plan over scenarios, simulated: step and stall in us at the median and at the quantile, the highest peak in
-    bytes of any, and in how many it fitted."""
+    bytes of any, and in how many it fitted. `step_us_between`: where the quantile of all steps that could be drawn lies
+    with probability `SURE` (`between`)."""
 
     step_us: float
     step_us_at: float
+    step_us_between: tuple[float, float | None]
     stall_us: float
     stall_us_at: float
     peak_bytes: int
@@ -202,6 +205,7 @@ class Steps:
         return Worth(
             step_us=_at(step, 0.5),
             step_us_at=_at(step, quantile),
+            step_us_between=between(step, quantile),
             stall_us=_at(stall, 0.5),
             stall_us_at=_at(stall, quantile),
             peak_bytes=int(peak.max(initial=0)),
@@ -234,6 +238,21 @@ def _at(values: I64, quantile: float) -> float:
     return round(float(np.quantile(values, quantile)) / 1000, 3)
 
 
+SURE = 0.9
+"""Probability of the interval that is told of a quantile."""
+
+
+def between(step_ns: I64, quantile: float) -> tuple[float, float | None]:
+    """The interval (us) that the quantile lies in with probability `SURE`, by the ranks of what was drawn, whatever the
+    distribution (David and Nagaraja, "Order statistics", 2003, section 7.1); None: no step that was drawn is high
+    enough to say. Draws that are spread evenly over their chance are nearer than independent ones, which it is for."""
+    ordered, n = np.sort(step_ns), len(step_ns)
+    fewer = bdtr(np.arange(n), n, quantile)  # at most so many lie below the quantile
+    lows, highs = np.flatnonzero(fewer <= (1 - SURE) / 2), np.flatnonzero(fewer >= (1 + SURE) / 2)
+    low = int(lows[-1]) if len(lows) else 0
+    return round(float(ordered[low]) / 1000, 3), round(float(ordered[highs[0]]) / 1000, 3) if len(highs) else None
+
+
 def lines(robust: Robust) -> Sequence[str]:
     """The price of safety as a table."""
     at = f"{robust.quantile:.0%}"
@@ -250,6 +269,12 @@ def lines(robust: Robust) -> Sequence[str]:
         rows.append(
             f"{name:10}{cells} {worth.peak_bytes / 2**20:10.1f} MiB, fits in {worth.fitted} of {robust.scenarios}"
         )
+    low, high = robust.robust_worth.step_us_between
+    ends = f"between {low / 1000:.2f} and {high / 1000:.2f} ms" if high is not None else f"above {low / 1000:.2f} ms"
+    rows.append(
+        f"drawn are {robust.scenarios} steps of all that could be: the robust plan's {at} is {ends} with probability "
+        f"{SURE:g}" + ("" if high is not None else "; too few were drawn to say below what")
+    )
     price = robust.robust_worth.step_us / robust.ordinary_worth.step_us - 1
     gain = 1 - robust.robust_worth.step_us_at / robust.ordinary_worth.step_us_at
     rows.append(f"safety: {price:+.2%} of the median step, for {gain:.2%} less at {at}")

@@ -11,7 +11,7 @@ import typer
 
 from hyperopt import settings
 from hyperopt.cli import cost_models
-from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, check_output, read_profile, say
+from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, check_output, read_model, read_profile, say
 from hyperopt.documents import DocumentError, write
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def fit(
     if len(devices) > 1:
         problem = f"profiles of several devices or versions: {'; '.join(devices)} (fit one model for each)"
         raise typer.BadParameter(problem, param_hint="PROFILE")
-    in_use = None if current is None else models.load(current.read_bytes())
+    in_use = None if current is None else read_model(current)
     between, too_few = links.fit([links.read(path.read_bytes()) for path in messages or ()])
     for note in too_few:
         say(note)
@@ -140,9 +140,8 @@ def drift(
     """Whether new measurements still lie in the model's intervals. Exit 1: more are outside than chance explains."""
     from hyperopt.cost.drift import drift_of
     from hyperopt.cost.features import joined, rows_of, samples_of
-    from hyperopt.cost.model import load
 
-    table, known = _table(operators), load(model.read_bytes())
+    table, known = _table(operators), read_model(model)
     rows = [rows_of(read_profile(path), table) for path in profiles]
     if strange := sorted({part.device for part in rows} - {known.device}):
         problem = f"profiles of {'; '.join(strange)}, a model of {known.device}"
@@ -172,14 +171,13 @@ def predict(
 ) -> int:
     """The profile with predicted durations, each marked with how it was predicted."""
     from hyperopt.cost.features import device_of
-    from hyperopt.cost.model import load
-    from hyperopt.cost.predicted import predicted
+    from hyperopt.cost.predicted import predicted, stranger_notes
     from hyperopt.cost.whatif import is_of
 
     check_output(output)
     if quantile is not None and not 0.5 < quantile < 1:
         raise typer.BadParameter(f"level {quantile} is not between 0.5 and 1", param_hint="--quantile")
-    document, known = read_profile(profile), load(model.read_bytes())
+    document, known = read_profile(profile), read_model(model)
     if strange := not is_of(known, document):
         say(
             f"{model.name} is of {known.device}, {profile.name} of {device_of(document) or 'no named device'}: what is "
@@ -194,6 +192,7 @@ def predict(
         "other_device": strange,
         "sources": dict(found.sources),
         "kept": dict(found.kept),
+        "never_met": dict(found.strangers),
         "before_us": found.before_us,
         "after_us": found.after_us,
     }
@@ -205,6 +204,8 @@ def predict(
     print(f"operators: {parts or 'none'}; {times}")
     for reason, count in found.kept.most_common(MOST_TOLD):
         print(f"  {count} keep their duration: {reason}")
+    for line in stranger_notes(found.strangers):
+        print(f"  {line}")
     return 0
 
 
@@ -233,14 +234,13 @@ def what_if(
     """The profile of the same step at another size, element type or device: sizes exact, durations predicted."""
     from hyperopt import mesh as meshes
     from hyperopt.cost.messages import on_mesh
-    from hyperopt.cost.model import load
     from hyperopt.cost.peaks import source_of
     from hyperopt.cost.whatif import Growth
     from hyperopt.cost.whatif import what_if as changed
     from hyperopt.replay import replay
 
     check_output(output)
-    known, document = load(model.read_bytes()), read_profile(profile)
+    known, document = read_model(model), read_profile(profile)
     growths = [
         Growth(axis, *_sizes(text, axis))
         for axis, text in (("batch", batch), ("sequence", sequence))

@@ -8,7 +8,7 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -22,6 +22,9 @@ from hyperopt.legality import IllegalPlan, OutOfMemory, Violation
 from hyperopt.node import Node
 from hyperopt.plan import HOST, Budget, Plan, check_against
 from hyperopt.profile import Profile
+
+if TYPE_CHECKING:
+    from hyperopt.cost.model import CostModel
 
 INFEASIBLE = 3
 VIOLATIONS = 1
@@ -258,6 +261,16 @@ def read_profile(path: Path) -> Profile:
     for warning in warnings:
         say(f"{path.name}: {warning}")
     return document
+
+
+def read_model(path: Path) -> CostModel:
+    """A checked cost model from a file; warnings go to standard error."""
+    from hyperopt.cost.model import read
+
+    model, warnings = read(path.read_bytes())
+    for warning in warnings:
+        say(f"{path.name}: {warning}")
+    return model
 
 
 def read_plan(path: Path) -> Plan:

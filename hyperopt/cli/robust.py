@@ -16,7 +16,7 @@ from hyperopt.profile import Profile
 if TYPE_CHECKING:
     from solver import Infeasible, Request
 
-DRAWN, LARGE = (60, 200), (20, 40)
+DRAWN, LARGE = (60, 400), (20, 80)
 """Scenarios to choose on and to tell by; the second pair for steps of `MANY` operators and more."""
 
 MANY = 20_000
@@ -32,8 +32,8 @@ def robustly(
     say: Callable[[str], None],
 ) -> Plan | Infeasible:
     """The robust plan, after its price has been told on standard error; or why there is none."""
+    from hyperopt.cli.files import read_model
     from hyperopt.cost.features import device_of
-    from hyperopt.cost.model import load
     from hyperopt.cost.scenarios import scenarios
     from hyperopt.cost.whatif import is_of
     from hyperopt.cost.work import OperatorFileError, Table
@@ -45,7 +45,7 @@ def robustly(
     if request.objective != "min_step_time" or request.node is not None:
         problem = "is for --objective min_step_time, without --node"
         raise typer.BadParameter(problem, param_hint="--quantile")
-    known = load(model.read_bytes())
+    known = read_model(model)
     if not is_of(known, profile):
         problem = f"the profile is of {device_of(profile) or 'no named device'}, the model of {known.device}"
         raise DocumentError("$.device.name", problem, "give a model of the profile's device")

@@ -12,7 +12,7 @@ import typer
 from hyperopt import mesh as meshes
 from hyperopt import plan as plans
 from hyperopt import profile as profiles
-from hyperopt.cli.files import INFEASIBLE, MOST_SEED, STANDARD_OUTPUT, AsJson, check_output, say
+from hyperopt.cli.files import INFEASIBLE, MOST_SEED, STANDARD_OUTPUT, AsJson, check_output, read_model, say
 from hyperopt.documents import DocumentError, decompress, write, write_bytes
 from hyperopt.graph import Graph
 from hyperopt.profile_graph import graph_of
@@ -114,9 +114,8 @@ def shard_model(
     on, warnings = meshes.load(mesh.read_bytes())
     if cost_model is not None:
         from hyperopt.cost.messages import on_mesh
-        from hyperopt.cost.model import load
 
-        on, taken = on_mesh(on, load(cost_model.read_bytes()).messages)
+        on, taken = on_mesh(on, read_model(cost_model).messages)
         warnings += taken or ["no level has the name of a link that the model has measured: priced as the mesh says"]
     graph, profile = _graph(model, sequences)
     for warning in warnings:

@@ -141,6 +141,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
             groups=tuple(parts[part].signatures.groups[i] for part, i in own),
             names=column("names").astype(np.str_),
             families=column("families").astype(np.str_),
+            dtypes=column("dtypes").astype(np.str_),
             flops=column("flops").astype(np.float64),
             read=column("read").astype(np.float64),
             written=column("written").astype(np.float64),

@@ -8,8 +8,10 @@ model's business (`hyperopt.cost.analytic`), not the count's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log2, prod
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 if TYPE_CHECKING:
     from hyperopt.cost.work import Kind
@@ -25,6 +27,20 @@ ITEM_BYTES = {
     "complex128": 16, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4, "int": 4, "int64": 8,
     "uint64": 8, "long": 8, "long int": 8, "short": 2, "bool": 1, "unsigned char": 1, "signed char": 1, "char": 1,
 }  # fmt: skip
+
+
+SAME_TYPE = {
+    "float": "float32", "half": "float16", "bf16": "bfloat16", "double": "float64", "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2", "int": "int32", "long": "int64", "long int": "int64", "short": "int16",
+    "unsigned char": "uint8", "signed char": "int8", "char": "int8",
+}  # fmt: skip
+"""Two names of one element type."""
+
+
+def element_type(dtype: str) -> str:
+    """One name of each element type, however a profile spells it."""
+    name = dtype.lower().removeprefix("c10::").removeprefix("dt_")
+    return SAME_TYPE.get(name, name)
 
 
 class Tensor(NamedTuple):
@@ -232,7 +248,7 @@ def sort(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """n log2 n comparisons a row."""
     keys = _first(inputs, 1, "inputs")[0]
     row = keys.shape[-1] if keys.shape else 1
-    return _moved(inputs, outputs, round(keys.elements * log2(row)) if row > 1 else keys.elements)
+    return _moved(inputs, outputs, round(keys.elements * float(np.log2(row))) if row > 1 else keys.elements)
 
 
 def matmul(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:

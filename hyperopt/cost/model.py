@@ -29,7 +29,7 @@ from hyperopt.cost.messages import Messages
 from hyperopt.cost.peaks import PeakErrors
 from hyperopt.cost.possible import checked
 from hyperopt.cost.process import Process
-from hyperopt.cost.ranges import Ranges, away, ranges_of
+from hyperopt.cost.ranges import ElementTypes, Ranges, away, element_types_of, never_met, ranges_of, strange_of
 from hyperopt.cost.repeats import Repeats, repeats_of
 from hyperopt.cost.residual import FEWEST, GROUPS, MEMORY, Learned, group_of, importances, learn
 from hyperopt.documents import decode, sha256
@@ -91,6 +91,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     """Mean context (`features.CONTEXT`) of those that were not measured alone in the forward; None: not known."""
     ranges: Ranges = {}
     """Of all that it has learned from, whatever predicts the family."""
+    element_types: ElementTypes = {}
+    """The same; empty: not known."""
     links: Mapping[str, Link]
     messages: Mapping[str, Messages] = {}
     """Between devices, by kind of link: what collectives are priced by."""
@@ -117,6 +119,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
                 shift[mine], far[mine] = learned.correction(signatures.only(mine), context[mine], base[mine])
         if self.process is not None and uses.any():
             shift[uses], far[uses] = self.process.correction(signatures.only(uses))
+        strange = strange_of(signatures, self.element_types)
+        shift[strange], far[strange] = 0.0, np.maximum(far[strange], 1.0)
         source[uses & (far < 1)] = LEARNED
         for way, link in self.links.items():
             mine = signatures.names == way if way in signatures.coded_names[0] else np.zeros(len(base), bool)
@@ -146,6 +150,12 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
             below[seen] -= np.maximum(carried, 0.0)
             above[seen] += np.maximum(-carried, 0.0)
         return Predictions(us, us * np.exp(below), us * np.exp(above), source, far)
+
+    def strangers(self, rows: Rows) -> Counter[str]:
+        """Of how many rows the element types were never measured in their family, in words: the roofline answers for
+        them, by FLOPs and bytes, and their intervals are wider."""
+        met = never_met(rows.signatures, self.element_types)
+        return Counter({f"{family} of {what}": int(mine[rows.signature].sum()) for (family, what), mine in met.items()})
 
     def predict_rows(self, rows: Rows, level: float = 0.9) -> Predictions:
         """Of every row, in its own context."""
@@ -234,6 +244,7 @@ def fit(rows: Rows, seed: int = 0, fold_count: int = 5) -> CostModel:
         signatures=len(samples.us),
         families=rooflines.families,
         ranges=ranges_of(samples.signatures, whole=True),
+        element_types=element_types_of(samples.signatures),
         shared=rooflines.shared,
         counts=rooflines.counts,
         learned=trees,
@@ -302,7 +313,8 @@ def _trees(samples: Samples, base: F64, scores: Mapping[str, FamilyScores], seed
 
 def _held_out(samples: Samples, seed: int, count: int) -> dict[str, F64]:
     """What roofline, trees and process say of each sample without having seen its group. Where nothing could be learned
-    (of one group alone not even a roofline) that is not a number."""
+    (of one group alone not even a roofline) that is not a number. Also of element types that are of that group alone,
+    for which they are not asked in earnest: what is wrong there counts against them."""
     found = {name: np.full(len(samples.us), np.nan) for name in (ROOFLINE, TREES, PROCESS)}
     for held in folds(samples.signatures.groups, count, seed):
         if held.all():
@@ -387,9 +399,18 @@ def _links(rows: Rows) -> tuple[dict[str, Link], list[str]]:
     return links, notes
 
 
-def load(data: bytes, limit: int = 1 << 28) -> CostModel:
-    """A model from its document. Raises `DocumentError`, also of what no device can do (`possible`)."""
-    return checked(decode(data, CostModel, FAMILY, MAJOR, limit)[0])
+def read(data: bytes, limit: int = 1 << 28) -> tuple[CostModel, list[str]]:
+    """A model from its document, with a warning for every unknown field that was left out. Raises `DocumentError`,
+    also of what no device can do, and of what does not go together (`possible`)."""
+    model, warnings = decode(data, CostModel, FAMILY, MAJOR, limit)
+    if not model.device:
+        warnings.append("$.device is empty: the model is of profiles that name neither device nor framework")
+    return checked(model), warnings
+
+
+def load(data: bytes) -> CostModel:
+    """As `read`, where nobody is there to be warned."""
+    return read(data)[0]
 
 
 def told(model: CostModel) -> list[str]:
@@ -410,4 +431,4 @@ def told(model: CostModel) -> list[str]:
     return [*lines, *model.notes]
 
 
-__all__ = ["CostModel", "FamilyScores", "Predictions", "Score", "fit", "load", "score", "told"]
+__all__ = ["CostModel", "FamilyScores", "Predictions", "Score", "fit", "load", "read", "score", "told"]

@@ -14,9 +14,22 @@ The scale of a signature::
     one execution   3.45 spread^2 (1 / n + 1) + drift^2
 
 (3.45: variance of the median of normal numbers, from their median distance; what is not normal the ranks make good.)
+
+A long kernel scatters by a share of its length, a short one by what the clock and the launch are off, which has no part
+in its length. So the scale is of two parts, `relative` and `clock` (us), and an error of so many scales is added up
+where the second is the larger one, and multiplied where the first is (`Scale`; Rocke and Durbin, "A model for
+measurement error for gene expression arrays", 2001, and the logarithm that goes with it: Durbin et al., "A
+variance-stabilizing transformation for gene-expression microarray data", 2002)::
+
+    us of error z    clock / relative x sinh(asinh(relative x us / clock) + z x relative)
+
+    long             us x exp(z x relative)
+    short            us + z x clock
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
@@ -45,6 +58,37 @@ public (Ascend/msinsight, test/data/pytorch)."""
 LEAST = 1e-4
 """Spread below which nothing is told apart: clocks count in steps."""
 
+TICK_US = 1e-3
+"""No duration is said to be less, but what is known to be: profiles count in nanoseconds."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How far durations scatter: a share of them (`relative`), and us whatever they are (`clock`)."""
+
+    relative: F64
+    clock: F64
+
+    @classmethod
+    def of(cls, us: F64, within: F64, apart: float, clock: F64) -> Scale:
+        """`within`: variance of the logarithm within a run; `clock`: the share of it that is the clock's; `apart`: what
+        runs differ by."""
+        return cls(
+            np.maximum(np.sqrt(within * (1 - clock) + apart**2), LEAST),
+            us * np.maximum(np.sqrt(within * clock), LEAST * LEAST),
+        )
+
+    def errors(self, us: F64, measured: F64) -> F64:
+        """Of how many scales `measured` is off from `us`."""
+        at = self.relative / self.clock
+        return np.asarray((np.arcsinh(at * measured) - np.arcsinh(at * us)) / self.relative)
+
+    def factors(self, us: F64, error: F64 | float) -> F64:
+        """Logarithm of the factor on `us` that is so many scales off."""
+        at = self.relative / self.clock
+        found = np.sinh(np.arcsinh(at * us) + error * self.relative) / at
+        return np.asarray(np.log(np.maximum(found, np.minimum(TICK_US, us)) / us))
+
 
 class Repeats(msgspec.Struct, frozen=True, kw_only=True):
     """`single`, `medians`: sorted normalised errors; `runs`: how many runs the medians are of (1: halves of one)."""
@@ -67,10 +111,18 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True):
         known = np.where(times >= OFTEN, times, 0.0)
         return np.asarray(np.maximum(np.sqrt((USUAL * usual + known * spread**2) / (USUAL + known)), LEAST))
 
-    def usual(self, us: F64) -> F64:
-        """The scale of one execution of kernels that take `us`, of which nothing else is known."""
-        none = np.zeros(len(us))
-        return np.asarray(np.sqrt(MEDIANS * self.spread(np.maximum(us, 1e-3), none, none) ** 2 + self.apart**2))
+    def clock(self, us: F64) -> F64:
+        """The share of a spread's square that is the clock's."""
+        clock = (self.short_us / us) ** 2
+        return np.asarray(clock / (self.relative**2 + clock + LEAST**2))
+
+    def drawn(self, us: F64, rank: F64) -> F64:
+        """Factors on the durations of kernels that take `us` (operators), of which nothing else is known, when a single
+        execution is at this rank (0 to 1; scenarios, operators) of what executions are off by."""
+        us, none = np.maximum(us, TICK_US), np.zeros(len(us))
+        scale = Scale.of(us, MEDIANS * self.spread(us, none, none) ** 2, self.apart, self.clock(us))
+        errors = np.quantile(np.array(self.single.by_class[POOL], np.float64), rank)
+        return np.asarray(np.exp(scale.factors(us, errors)))
 
     def variance(self, us: F64, times: F64, spread: F64) -> F64:
         """Of the logarithm of what is remembered, as a guess at another run's."""
@@ -82,16 +134,18 @@ class Repeats(msgspec.Struct, frozen=True, kw_only=True):
         """Logarithms of the factors on what is remembered between which the median of `again` executions lies (1: a
         single execution) with probability `level`. Where the last is false too few repeat to say, and the factors are
         those of the widest level that can be said."""
-        squared = MEDIANS * self.spread(us, times, spread) ** 2
+        squared, clock = MEDIANS * self.spread(us, times, spread) ** 2, self.clock(us)
         low, high, known = np.zeros(len(us)), np.zeros(len(us)), np.zeros(len(us), bool)
         for errors, mine in ((self.single, again <= 1), (self.medians, again > 1)):
             known[mine] = errors.widest(POOL) >= level - 1e-9
-            within = min(level, errors.widest(POOL))
-            ends = [errors.quantile(POOL, q) for q in ((1 - within) / 2, (1 + within) / 2)]
+            said = min(level, errors.widest(POOL))
+            ends = [errors.quantile(POOL, q) for q in ((1 - said) / 2, (1 + said) / 2)]
             if ends[0] is None or ends[1] is None:
                 continue
-            scale = np.sqrt(squared[mine] * (1 / times[mine] + 1 / np.maximum(again[mine], 1)) + self.apart**2)
-            low[mine], high[mine] = min(ends[0], 0.0) * scale, max(ends[1], 0.0) * scale
+            within = squared[mine] * (1 / times[mine] + 1 / np.maximum(again[mine], 1))
+            scale = Scale.of(us[mine], within, self.apart, clock[mine])
+            low[mine] = scale.factors(us[mine], min(ends[0], 0.0))
+            high[mine] = scale.factors(us[mine], max(ends[1], 0.0))
         return low, high, known
 
 
@@ -104,11 +158,13 @@ def repeats_of(rows: Rows, samples: Samples) -> Repeats | None:
     none = collect(np.zeros(0), np.zeros(0, np.str_), np.zeros(0, np.str_))
     rough = Repeats(relative=relative, short_us=short_us, drift=0.0, runs=1, single=none, medians=none)
     executions, of = _executions(rows, samples, often)
-    scale = rough.spread(samples.us, samples.times.astype(np.float64), samples.spread)
-    single = np.log(executions / samples.us[of]) / (scale[of] * np.sqrt(MEDIANS * (1 + 1 / samples.times[of])))
-    runs, apart, squared, whose = _medians(rows, samples, often, rough)
-    drift = _drift(apart, squared)
-    medians = apart / np.sqrt(squared + drift**2)
+    spread = rough.spread(samples.us, samples.times.astype(np.float64), samples.spread)
+    within = (spread**2 * MEDIANS * (1 + 1 / samples.times))[of]
+    us = samples.us[of]
+    single = Scale.of(us, within, 0.0, rough.clock(us)).errors(us, executions)
+    runs, before, after, squared, whose = _medians(rows, samples, often, rough)
+    drift = _drift(np.log(after / before), squared)
+    medians = Scale.of(before, squared, drift, rough.clock(before)).errors(before, after)
     return Repeats(
         relative=relative,
         short_us=short_us,
@@ -141,9 +197,11 @@ def _executions(rows: Rows, samples: Samples, often: npt.NDArray[np.bool_]) -> t
     return rows.us[mine], of[mine]
 
 
-def _medians(rows: Rows, samples: Samples, often: npt.NDArray[np.bool_], rough: Repeats) -> tuple[int, F64, F64, I64]:
-    """How many runs; of each comparison the logarithm of median over remembered median, the variance that the spread
-    within a run makes, and which sample it is of."""
+def _medians(
+    rows: Rows, samples: Samples, often: npt.NDArray[np.bool_], rough: Repeats
+) -> tuple[int, F64, F64, F64, I64]:
+    """How many runs; of each comparison the remembered median and the other one, the variance of the logarithm that the
+    spread within a run makes, and which sample it is of."""
     places = {key: i for i, key in enumerate(samples.signatures.keys)}
     of = np.array([places.get(key, -1) for key in rows.signatures.keys], np.int64)[rows.signature]
     measured = np.flatnonzero((of >= 0) & (rows.us > 0))
@@ -159,14 +217,14 @@ def _medians(rows: Rows, samples: Samples, often: npt.NDArray[np.bool_], rough: 
         elif often[sample]:
             halves.append((us[: len(us) // 2], us[len(us) // 2 :], sample))
     chosen, count = (several, len(np.unique(run))) if several else (halves, 1)
-    apart, squared = np.zeros(len(chosen)), np.zeros(len(chosen))
+    before, after, squared = np.zeros(len(chosen)), np.zeros(len(chosen)), np.zeros(len(chosen))
     for i, (known, new, _) in enumerate(chosen):
         middle = float(np.median(known))
-        apart[i] = np.log(np.median(new) / middle)
+        before[i], after[i] = middle, float(np.median(new))
         spread = float(np.median(np.abs(np.log(known / middle))))
         thought = rough.spread(np.array([middle]), np.array([float(len(known))]), np.array([spread]))[0]
         squared[i] = MEDIANS * thought**2 * (1 / len(known) + 1 / len(new))
-    return count, apart, squared, np.array([sample for *_, sample in chosen], np.int64)
+    return count, before, after, squared, np.array([sample for *_, sample in chosen], np.int64)
 
 
 def _drift(apart: F64, squared: F64) -> float:

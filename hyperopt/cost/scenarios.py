@@ -10,6 +10,10 @@ bound on every operator by itself would say nothing of their sum::
 `own` is one number for all operators of a signature where the duration is predicted, because the model errs alike on
 all of them, and one for each operator where it was measured, because what is left then is scatter. Copies have one
 number a step: a link is shared, or it is not.
+
+Of n steps each number falls once into each n-th part of its chance, in an order of its own (McKay, Beckman and Conover,
+"A comparison of three methods for selecting values of input variables", 1979): 200 draws of the common part alone had
+its 95th percentile at 1.3 where it is 1.64, and all figures of a plan hung on that.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 from msgspec import structs
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from hyperopt.cost.intervals import POOL
 from hyperopt.cost.model import LINK, SEEN, CostModel
@@ -94,8 +98,8 @@ def scenarios(
     classes, signature, named = _classes(profile, model, table)
     chance = np.random.default_rng(seed)
     operators = len(profile.operators)
-    common = chance.standard_normal((count, 1))
-    own = chance.standard_normal((count, int(signature.max(initial=-1)) + 1))[:, signature]
+    common, shared = np.hsplit(_normal(chance, count, 2), 2)
+    own = _normal(chance, count, int(signature.max(initial=-1)) + 1)[:, signature]
     rank = ndtr(np.sqrt(together) * common + np.sqrt(1 - together) * own)
     base = np.array([ns(o.duration_us) for o in profile.operators], np.int64)
     factor = np.ones((count, operators))
@@ -104,7 +108,7 @@ def scenarios(
         if name:
             factor[:, mine] = _factor(model, name, rank[:, mine], base[mine] / 1000)
     link = LINK if errors.class_used(LINK, LEVEL) == LINK else POOL
-    copies = _factor(model, link or ALL, ndtr(chance.standard_normal(count)))
+    copies = _factor(model, link or ALL, ndtr(shared[:, 0]))
     told = Counter(named)
     notes = [
         "errors of durations: " + ", ".join(f"{n} operators by {_words(name)}" for name, n in told.most_common()),
@@ -113,6 +117,12 @@ def scenarios(
         f"{together:.0%} of the errors' variance is taken to be common to the step",
     ]
     return Scenarios(profile, np.round(base * factor).astype(np.int64), copies, told, tuple(notes))
+
+
+def _normal(chance: np.random.Generator, count: int, columns: int) -> F64:
+    """Normal numbers (count, columns), each column spread evenly over its distribution and in an order of its own."""
+    even = (np.arange(count)[:, None] + chance.random((count, columns))) / count
+    return np.asarray(ndtri(np.clip(chance.permuted(even, axis=0), 1e-12, 1 - 1e-12)))
 
 
 ALL, SCATTER = "*", "**"
@@ -128,8 +138,7 @@ def _words(name: str) -> str:
 def _factor(model: CostModel, name: str, rank: F64, us: F64 | None = None) -> F64:
     """Measured over known, at these ranks; `us`: durations, for what scatters by a kernel's length."""
     if name == SCATTER and model.repeats is not None and us is not None:
-        errors = np.array(model.repeats.single.by_class[POOL], np.float64)
-        return np.asarray(np.exp(np.quantile(errors, rank) * model.repeats.usual(us)))
+        return model.repeats.drawn(us, rank)
     errors = np.array(model.errors.by_class[POOL if name == ALL else name], np.float64)
     return np.asarray(np.exp(np.quantile(errors, rank)))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log1p, prod
+from math import prod
+
+import numpy as np
 
 from hyperopt.cost.formulas import Tensor, Work
 
@@ -23,24 +25,28 @@ NONE = Tensor((), "float32")
 
 
 def numbers_of(work: Work, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> list[float]:
-    """One row of `NUMBERS`."""
+    """One row of `NUMBERS`. Logarithms are NumPy's, as in `columns`: those of `math` differ in the last bit, trees are
+    cut between such, and a prediction would depend on how many others are asked for with it."""
     large = max((*inputs, *outputs), key=lambda t: t.elements, default=NONE)
     out = max(outputs, key=lambda t: t.elements, default=large)
     first = max(inputs, key=lambda t: t.elements, default=large)
     rows, columns, inner, matrices, left, right = _matrices(inputs, out)
     last = large.shape[-1] if large.shape else 1
+    sizes = (
+        work.flops, work.read, work.written, work.bytes, out.elements, first.elements,
+        large.shape[0] if large.shape else 1, first.shape[-1] if first.shape else 1,
+        out.shape[-1] if out.shape else 1, rows, columns, inner, matrices,
+        _kept(first.shape[::-1], out.shape[::-1]), _kept(first.shape, out.shape), *_repeated(inputs, large),
+    )  # fmt: skip
+    flops, read, written, moved, *ends = np.log1p(np.array([float(size) for size in sizes])).tolist()
     return [
-        log1p(work.flops), log1p(work.read), log1p(work.written), log1p(work.flops) - log1p(work.bytes),
-        log1p(out.elements), log1p(first.elements), float(len(inputs)), float(len(large.shape)),
-        log1p(large.shape[0] if large.shape else 1), log1p(first.shape[-1] if first.shape else 1),
-        log1p(out.shape[-1] if out.shape else 1), rows, columns, inner, matrices, left, right,
-        *_spread(inputs, large),
+        flops, read, written, flops - moved, *ends[:2], float(len(inputs)), float(len(large.shape)), *ends[2:9], left,
+        right, *_spread(inputs, large),
         float(bool(first.shape and out.shape) and first.shape[-1] == out.shape[-1]),
         float(large.bytes // max(large.elements, 1)),
         float(len(first.shape) >= 4 and first.shape[-2:] == (16, 16)),
         float((last % 16 == 0) + (last % 8 == 0)),
-        log1p(_kept(first.shape[::-1], out.shape[::-1])), log1p(_kept(first.shape, out.shape)),
-        *_repeated(inputs, large), float(len(out.shape)),
+        *ends[9:], float(len(out.shape)),
     ]  # fmt: skip
 
 
@@ -54,8 +60,8 @@ def _kept(went_in: tuple[int, ...], came_out: tuple[int, ...]) -> int:
     return size
 
 
-def _repeated(inputs: Sequence[Tensor], large: Tensor) -> tuple[float, float]:
-    """Logarithms of the smallest input's elements, and of the product of the last axes that it is repeated along."""
+def _repeated(inputs: Sequence[Tensor], large: Tensor) -> tuple[int, int]:
+    """The smallest input's elements, and the product of the last axes that it is repeated along."""
     small = min((t for t in inputs if t.elements > 1), key=lambda t: t.elements, default=large)
     padded = (1,) * (len(large.shape) - len(small.shape)) + small.shape
     repeat = 1
@@ -63,24 +69,22 @@ def _repeated(inputs: Sequence[Tensor], large: Tensor) -> tuple[float, float]:
         if a != 1:
             break
         repeat *= b
-    return log1p(small.elements), log1p(repeat)
+    return small.elements, repeat
 
 
 def _matrices(inputs: Sequence[Tensor], out: Tensor) -> tuple[float, float, float, float, float, float]:
-    """Logarithms of rows, columns, inner length and number of a product's matrices, and whether they are turned. For
-    other operators the last two axes of what comes out, and the number of such."""
+    """Rows, columns, inner length and number of a product's matrices, and whether they are turned. For other operators
+    the last two axes of what comes out, and the number of such."""
     if len(out.shape) < 2:
-        return log1p(1), log1p(out.elements), 0.0, log1p(1), 0.0, 0.0
+        return 1, out.elements, 0, 1, 0.0, 0.0
     rows, columns = out.shape[-2:]
     number = prod(out.shape[:-2])
     if len(inputs) < 2 or min(len(t.shape) for t in inputs[:2]) < 2:
-        return log1p(rows), log1p(columns), 0.0, log1p(number), 0.0, 0.0
+        return rows, columns, 0, number, 0.0, 0.0
     a, b = inputs[0].shape[-2:], inputs[1].shape[-2:]
     inner = prod(a) / max(rows, 1)
-    return (
-        log1p(rows), log1p(columns), log1p(inner), log1p(number), float(a[0] != rows and a[1] == rows),
-        float(b[1] != columns and b[0] == columns),
-    )  # fmt: skip
+    turned = float(a[0] != rows and a[1] == rows), float(b[1] != columns and b[0] == columns)
+    return rows, columns, inner, number, *turned
 
 
 def _spread(inputs: Sequence[Tensor], large: Tensor) -> tuple[float, float, float]:

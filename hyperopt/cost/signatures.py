@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from hyperopt.cost import columns, shapes
 from hyperopt.cost.columns import Column
+from hyperopt.cost.formulas import element_type
 from hyperopt.cost.work import Kind, Table, Uncounted, tensors_of
 from hyperopt.profile import Operator
 
@@ -72,6 +73,8 @@ class Signatures:
     groups: Sequence[str]
     names: npt.NDArray[np.str_]
     families: npt.NDArray[np.str_]
+    dtypes: npt.NDArray[np.str_]
+    """Which element types are met in it, with spaces between them."""
     flops: F64
     read: F64
     written: F64
@@ -90,6 +93,10 @@ class Signatures:
     def coded_families(self) -> tuple[list[str], I64]:
         return coded(self.families)
 
+    @cached_property
+    def coded_dtypes(self) -> tuple[list[str], I64]:
+        return coded(self.dtypes)
+
     def only(self, chosen: Mask) -> Signatures:
         """Those that are true in `chosen`."""
         return self if chosen.all() else self.at(np.flatnonzero(chosen))
@@ -104,6 +111,7 @@ class Signatures:
             else tuple(groups[place] for place in each),
             names=self.names[places],
             families=self.families[places],
+            dtypes=self.dtypes[places],
             flops=self.flops[places],
             read=self.read[places],
             written=self.written[places],
@@ -174,11 +182,16 @@ class _Found:
         kind = self.kind[counted]
         names, families = (np.array([pair[i] for pair in self.kinds] or [""], np.str_) for i in (0, 1))
         flops, read, written = self.work[:, counted]
+        own = tuple(compress(operators, keep))
+        every: dict[tuple[str, ...], int] = {}
+        mix = np.array([every.setdefault(o.dtypes, len(every)) for o in own], np.int64)
+        mixes = np.array([" ".join(sorted(set(map(element_type, dtypes)))) for dtypes in every] or [""], np.str_)
         return Signatures(
             keys=tuple(compress(self.keys, keep)),
-            groups=Groups(tuple(compress(operators, keep))),
+            groups=Groups(own),
             names=names[kind],
             families=families[kind],
+            dtypes=mixes[mix],
             flops=flops,
             read=read,
             written=written,

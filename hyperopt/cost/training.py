@@ -72,6 +72,9 @@ def lacks(new: CostModel, current: CostModel) -> str:
             for what, low, high in (("FLOPs", 0, 1), ("bytes", 2, 3)):
                 if ours[low] > theirs[low] + FADE or ours[high] < theirs[high] - FADE:
                     found.append(f"{what} of {family} from {_span(ours, low)} where that has {_span(theirs, low)}")
+            met, before = (set(model.element_types.get(family, ())) for model in (new, current))
+            if missing := sorted(before - met):
+                found.append(f"no {' and '.join(missing)} of {family}")
     more = [f"{len(found) - TOLD} more"] if len(found) > TOLD else []
     return "; ".join([*found[:TOLD], *more])
 

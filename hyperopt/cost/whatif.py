@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from math import prod
 from typing import Literal
 
@@ -27,6 +28,8 @@ from hyperopt.cost.followed import Seen, bytes_of, follow, inputs_of, see
 from hyperopt.cost.formulas import Tensor
 from hyperopt.cost.messages import level_of
 from hyperopt.cost.model import SEEN, CostModel, Predictions
+from hyperopt.cost.predicted import readable, stranger_notes
+from hyperopt.cost.ranges import never_met
 from hyperopt.cost.resized import Told, rewritten
 from hyperopt.cost.work import Table
 from hyperopt.documents import DocumentError
@@ -109,7 +112,8 @@ def what_if(
         after = _moved(after, device, model)
     if after is profile:
         return WhatIf(profile, Counter(), Counter(), 0, _busy(profile), _busy(profile), ())
-    after, sources, kept = _timed(profile, after, model, table, outright=device is not None)
+    after, sources, kept, strangers = _timed(profile, after, model, table, outright=device is not None)
+    told.notes += stranger_notes(strangers)
     sizes = {s.id: s.bytes for s in profile.storages}
     grown = sum(s.bytes != sizes[s.id] for s in after.storages)
     if shards > 1:
@@ -239,10 +243,13 @@ def _moved(profile: Profile, device: Profile, model: CostModel) -> Profile:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Predictions with and without what was measured of the very signature, and an operator's row in them."""
+    """Predictions with and without what was measured of the very signature, and of the roofline alone, and an
+    operator's row in them. `strange`: for each row what of it the model never met, "" if nothing."""
 
     full: Predictions
     bare: Predictions
+    base: Predictions
+    strange: list[str]
     row: dict[int, int]
     uncounted: Counter[str]
 
@@ -251,20 +258,29 @@ def _predicted(profile: Profile, model: CostModel, table: Table) -> _Rows:
     rows = rows_of(profile, table, model.device)
     full = model.predict_rows(rows, LEVEL)
     bare = structs.replace(model, seen={}).predict_rows(rows, LEVEL)
-    return _Rows(full, bare, {place: i for i, place in enumerate(rows.place.tolist())}, rows.uncounted)
+    base = structs.replace(model, seen={}, learned={}, process=None).predict_rows(rows, LEVEL)
+    strange = [""] * len(rows.us)
+    for (family, what), mine in never_met(rows.signatures, model.element_types).items():
+        for row in np.flatnonzero(mine[rows.signature]).tolist():
+            strange[row] = f"{family} of {what}"
+    return _Rows(full, bare, base, strange, {place: i for i, place in enumerate(rows.place.tolist())}, rows.uncounted)
 
 
 def _timed(
     before: Profile, after: Profile, model: CostModel, table: Table, *, outright: bool
-) -> tuple[Profile, Counter[str], Counter[str]]:
-    """Durations of the operators whose tensors have changed, or of all (`outright`: by the prediction alone)."""
+) -> tuple[Profile, Counter[str], Counter[str], Counter[str]]:
+    """Durations of the operators whose tensors have changed, or of all (`outright`: by the prediction alone); how many
+    were predicted in which way, why others were not, and how many are now of element types the model never met."""
     old, new = _predicted(before, model, table), _predicted(after, model, table)
     sources: Counter[str] = Counter()
     kept: Counter[str] = Counter()
+    strangers: Counter[str] = Counter()
     found = []
     for place, (was, now) in enumerate(zip(before.operators, after.operators, strict=True)):
         if now.type == IDLE or (
-            not outright and _traffic(before, was) == _traffic(after, now) and was.shapes == now.shapes
+            not outright
+            and _traffic(before, was) == _traffic(after, now)
+            and (was.shapes, was.dtypes) == (now.shapes, now.dtypes)
         ):
             found.append(now)
             continue
@@ -283,14 +299,18 @@ def _timed(
             pick, us = new.full, float(new.full.us[row])
         else:
             both = new.full.source[row] == SEEN and old.full.source[former] == SEEN
-            pick, past = (new.full, old.full) if both else (new.bare, old.bare)
+            # What was learned of the old element type is no part of the new one's.
+            apart = bool(new.strange[row]) and not old.strange[former]
+            pick, past = (new.full, old.full) if both else (new.base, old.base) if apart else (new.bare, old.bare)
             us = was.duration_us * float(pick.us[row] / past.us[former])
         low, high = (us * float(end[row] / pick.us[row]) for end in (pick.low, pick.high))
+        if new.strange[row]:
+            strangers[new.strange[row]] += 1
         source = str(pick.source[row])
         sources[source] += 1
         between = UNSET if np.isnan(low) or np.isnan(high) else (round(low, 3), round(high, 3))
         found.append(structs.replace(now, duration_us=round(us, 3), predicted=source, interval_us=between))
-    return structs.replace(after, operators=tuple(found)), sources, kept
+    return structs.replace(after, operators=tuple(map(readable, count(), found))), sources, kept, strangers
 
 
 def _traffic(profile: Profile, operator: Operator) -> int:

@@ -72,6 +72,19 @@ def test_a_bad_model_is_not_blamed_on_the_quantile(cli: Cli, ready: Path, tmp_pa
     assert "$.shared.latency_us" in cli.err and "fit the model again" in cli.err
 
 
+def test_unknown_fields_of_a_model_are_warned_of_and_strange_types_are_told(
+    cli: Cli, ready: Path, tmp_path: Path
+) -> None:
+    write(device(2, 20), tmp_path / "step.json")
+    (tmp_path / "more.json").write_bytes(b'{"surprise": 1, ' + ready.read_bytes().lstrip()[1:])
+    assert cli("cost", "predict", tmp_path / "more.json", tmp_path / "step.json") == 0
+    assert "more.json: unknown field $.surprise left out" in cli.err and "never measured" not in cli.out
+    half = tuple(structs.replace(o, dtypes=("float16",) * len(o.dtypes)) for o in device(2, 20).operators)
+    write(structs.replace(device(2, 20), operators=half), tmp_path / "step.json")
+    assert cli("cost", "predict", ready, tmp_path / "step.json") == 0
+    assert "20 operators are of element types never measured" in cli.out
+
+
 def test_a_model_of_another_device_is_said(cli: Cli, ready: Path, tmp_path: Path) -> None:
     write(device(2, 20), tmp_path / "step.json")
     assert cli("cost", "predict", ready, tmp_path / "step.json", "--json") == 0
@@ -182,7 +195,8 @@ def test_a_robust_plan_tells_the_price_of_safety(cli: Cli, ready: Path, tmp_path
         tmp_path / "plan.json",
     ]
     assert cli(*arguments, "--model", ready, "--quantile", 0.95) == 0
-    assert "safety:" in cli.err and "fits in 200 of 200" in cli.err
+    assert "safety:" in cli.err and "fits in 400 of 400" in cli.err
+    assert "95% is between" in cli.err and "with probability 0.9" in cli.err
     assert cli(*arguments, "--model", ready) == 64 and "go together" in cli.err
     assert cli(*arguments, "--model", ready, "--quantile", 0.3) == 64 and "not between 0.5 and 1" in cli.err
     write(structs.replace(small, device=structs.replace(small.device, name="other")), tmp_path / "step.json")

@@ -11,9 +11,10 @@ from msgspec import structs
 
 from hyperopt.cost import model as models
 from hyperopt.cost.analytic import Rooflines
-from hyperopt.cost.features import Samples, Signatures, rows_of, samples_of
+from hyperopt.cost.features import Samples, Signatures, joined, rows_of, samples_of
 from hyperopt.cost.folds import folds
 from hyperopt.cost.model import LEARNED, ROOFLINE, SEEN, CostModel
+from hyperopt.cost.predicted import predicted
 from hyperopt.cost.work import Table
 from hyperopt.documents import DocumentError
 from hyperopt.profile import Operator, Profile
@@ -39,6 +40,51 @@ def test_what_a_roofline_cannot_know_is_learned(model: CostModel) -> None:
     sums = samples.signatures.families == "elementwise"
     assert model.scores["elementwise"].used == LEARNED
     assert np.mean(off[sums]) < 0.5 * np.mean(alone[sums])
+
+
+def test_a_prediction_does_not_depend_on_what_else_is_asked_for(model: CostModel) -> None:
+    """Trees are cut between last bits: a logarithm of another library for the few gave other leaves."""
+    profile = device(5, 240)
+    every = rows_of(profile, TABLE)
+    together = structs.replace(model, seen={}).predict_rows(every)
+    for place, row in zip(every.place.tolist()[::3], range(0, len(every.us), 3), strict=True):
+        alone = rows_of(structs.replace(profile, operators=(profile.operators[place],)), TABLE)
+        assert np.array_equal(alone.signatures.numbers[0], every.signatures.numbers[every.signature[row]])
+        found = structs.replace(model, seen={}).predict_rows(alone)
+        assert (found.us[0], found.low[0], found.high[0]) == (together.us[row], together.low[row], together.high[row])
+
+
+def of_type(profile: Profile, dtype: str) -> Profile:
+    return structs.replace(
+        profile, operators=tuple(structs.replace(o, dtypes=(dtype,) * len(o.dtypes)) for o in profile.operators)
+    )
+
+
+def test_element_types_that_were_never_measured_go_by_the_roofline_with_wider_intervals(model: CostModel) -> None:
+    profile = device(5, 240)
+    known, strange = (rows_of(of_type(profile, dtype), TABLE) for dtype in ("float", "float16"))
+    bare = structs.replace(model, seen={}, ranges={})
+    assert not model.strangers(known)
+    assert model.strangers(strange) == {"elementwise of float16": 160, "matmul of float16": 80}
+    found = bare.predict_rows(strange)
+    base = Rooflines(model.families, model.shared, model.counts).us(strange.signatures)[strange.signature]
+    assert set(found.source) == {ROOFLINE} and np.allclose(found.us, base) and (found.away >= 1).all()
+    usual = bare.predict_rows(known)
+    sums = known.families == "elementwise"
+    within = sums & (usual.away == 0)
+    assert LEARNED in set(usual.source[sums])
+    width, wider = (np.log(each.high / each.low)[within] for each in (usual, found))
+    assert np.allclose(wider, 2 * width)
+    met = models.fit(joined([rows_of(device(1, 120), TABLE), rows_of(of_type(device(1, 120), "float16"), TABLE)]))
+    assert not met.strangers(strange) and met.strangers(rows_of(of_type(profile, "bfloat16"), TABLE))
+    assert not structs.replace(model, element_types={}).strangers(strange)  # as of a document that does not say
+
+
+def test_a_profile_says_how_many_durations_are_of_element_types_never_measured(model: CostModel) -> None:
+    made = predicted(of_type(device(5, 30), "float16"), model, TABLE)
+    assert made.strangers.total() == 30
+    assert any("30 operators are of element types never measured" in note for note in made.profile.run.notes)
+    assert not any("element types" in note for note in predicted(device(5, 30), model, TABLE).profile.run.notes)
 
 
 def test_intervals_cover_what_was_not_seen(model: CostModel) -> None:
@@ -121,8 +167,8 @@ def test_more_work_never_takes_less_time(model: CostModel) -> None:
         numbers[:, column] = np.log1p(work * more)
     many = Signatures(
         keys=tuple(f"x{i}" for i in range(40)), groups=("x",) * 40, names=np.repeat(one.names, 40),
-        families=np.repeat(one.families, 40), flops=one.flops * more, read=one.read * more,
-        written=one.written * more, numbers=numbers,
+        families=np.repeat(one.families, 40), dtypes=np.repeat(one.dtypes, 40), flops=one.flops * more,
+        read=one.read * more, written=one.written * more, numbers=numbers,
     )  # fmt: skip
     found = model.predict(many, np.zeros((40, 2)))
     assert set(found.source) == {LEARNED}

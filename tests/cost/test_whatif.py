@@ -204,6 +204,20 @@ def test_a_weight_that_would_have_to_grow_is_a_contradiction(model: CostModel) -
         what_if(odd, model, TABLE, [Growth("sequence", 140)])
 
 
+def test_an_element_type_never_measured_goes_by_the_roofline_and_is_told(model: CostModel) -> None:
+    """What was learned of the old type is no part of the new one's time."""
+    before = step(16, 70)
+    made = what_if(before, model, TABLE, dtypes={"float32": "bfloat16"})
+    changed = [(o, n) for o, n in zip(before.operators, made.profile.operators, strict=True) if o.dtypes != n.dtypes]
+    assert made.sources["learned"] == made.sources["seen"] == 0
+    assert any("element types never measured" in note and "of bfloat16" in note for note in made.notes)
+    for old, new in changed:
+        if old.type == "MatMul":
+            assert 0.4 < new.duration_us / old.duration_us <= 1
+    same = what_if(before, structs.replace(model, element_types={}), TABLE, dtypes={"float32": "bfloat16"})
+    assert not any("element types never" in note for note in same.notes)
+
+
 def test_another_element_type_halves_all_but_optimizer_states_and_indices(model: CostModel) -> None:
     before = step(16, 70)
     made = what_if(before, model, TABLE, dtypes={"float32": "bfloat16"}).profile

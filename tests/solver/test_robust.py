@@ -15,7 +15,7 @@ from hyperopt.replay import replay
 from hyperopt.testing import generate
 from hyperopt.validate import validate
 from solver import Infeasible, Request
-from solver.robust import Robust, Steps, lines, plan_robustly
+from solver.robust import SURE, Robust, Steps, between, lines, plan_robustly
 
 
 def drawn(profile: Profile, count: int, seed: int) -> Scenarios:
@@ -77,6 +77,27 @@ def test_the_document_is_for_the_profile_as_it_was_given(profile: Profile, robus
     assert plan.bound.step_us <= plan.predicted.step_us and plan.plan_id == plan.content_id
     assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan).provenance["robust"]["scenarios"] == 20
     assert any("safety" in line for line in lines(robust))
+
+
+@pytest.mark.parametrize("quantile", [0.6, 0.95])
+def test_the_interval_of_a_quantile_holds_it_as_often_as_it_says(quantile: float) -> None:
+    chance = np.random.default_rng(5)
+    held = 0
+    for _ in range(400):
+        low, high = between(np.round(chance.exponential(1e9, 200)).astype(np.int64), quantile)
+        assert high is not None
+        held += low <= -np.log(1 - quantile) * 1e6 <= high
+    assert SURE - 0.04 <= held / 400 <= SURE + 0.07
+
+
+def test_too_few_steps_give_no_upper_end_and_the_lines_say_so(robust: Robust) -> None:
+    low, high = between(np.arange(1, 21) * 1000, 0.95)
+    assert (low, high) == (17.0, None)
+    assert any("too few" in line for line in lines(robust)) == (robust.robust_worth.step_us_between[1] is None)
+    worth = robust.robust_worth
+    assert worth.step_us_between[0] <= worth.step_us_at
+    told = robust.plan.provenance["robust"]["robust"]["step_us_between"]
+    assert tuple(told) == worth.step_us_between
 
 
 def test_nothing_that_fits_is_the_answer_of_the_ordinary_plan(profile: Profile) -> None:
