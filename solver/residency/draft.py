@@ -29,8 +29,8 @@ Bools = npt.NDArray[np.bool_]
 
 STAYS = -1
 
-DROPPED = 0
-"""In `Table.parts`: what a rerun is for. It may drop, besides, what is dead by then."""
+DROPPED, HELD = range(2)
+"""In `Table.parts`: what a rerun is for, and what it reads. It may drop, besides, what is dead by then."""
 
 AFTER: tuple[ActionKind, ...] = ("copy_out", "release", "release_host")
 """What the engine's kinds of orders after an operator are called in a plan."""

@@ -8,7 +8,7 @@ from bisect import bisect_right
 import numpy as np
 
 from solver.residency.columns import Guide
-from solver.residency.draft import DROPPED, STAYS, Draft, Table
+from solver.residency.draft import DROPPED, HELD, STAYS, Draft, Table
 from solver.residency.filling import Costs
 from solver.residency.fluid import Fluid
 from solver.residency.gaps import DROP, WRAP_HEAD, WRAP_TAIL
@@ -73,9 +73,10 @@ def _take_reruns(table: Table, draft: Draft, wanted: set[tuple[int, int]]) -> No
             able.append((-sum(useful), int(table.rerun_ns[r] + table.kept_ns[r]), r))
     shut: set[int] = set()
     for _, _, r in sorted(able):
-        busy = any(
-            draft.tier[h] != STAYS
-            for s, _ in table.reruns[r].drops
+        at = table.rerun_before[r]
+        busy = any(  # as `filling._able`: what it drops or makes anew is moved, or what it reads is away at the time
+            draft.tier[h] != STAYS and (what != HELD or (table.wraps[h] and at > table.leave[h]))
+            for s, what in table.parts[table.part_at[r] : table.part_at[r + 1], [1, 4]].tolist()
             for h in range(int(table.first_gap[s]), int(table.first_gap[s + 1]))
         )
         if r not in shut and not busy:
