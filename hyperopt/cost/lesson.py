@@ -24,7 +24,7 @@ from msgspec import structs
 
 from hyperopt.cost.analytic import Link, fit_link
 from hyperopt.cost.drift import Drift, drift_of
-from hyperopt.cost.features import Rows, joined, rows_of, samples_of
+from hyperopt.cost.features import Rows, joined, measured_rows, samples_of
 from hyperopt.cost.feedback import SIZES, Copy, rows_of_copies
 from hyperopt.cost.folds import folds
 from hyperopt.cost.gains import gain_of
@@ -59,9 +59,7 @@ class Lesson:
 
     def add(self, profile: Profile, when: When = "new") -> int:
         """Takes in a profile's measured operators, and returns how many: what a model has predicted teaches nothing."""
-        rows = rows_of(profile, self.table, self.device)
-        measured = np.array([not profile.operators[place].predicted for place in rows.place.tolist()], bool)
-        rows = rows.only(measured)
+        rows = measured_rows(profile, self.table, self.device)
         self.parts.append((rows, when))
         return len(rows.us)
 

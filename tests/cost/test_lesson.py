@@ -45,6 +45,8 @@ def test_what_was_predicted_teaches_nothing() -> None:
     profile = device(1, 60)
     half = tuple(structs.replace(o, predicted="roofline") if i % 2 else o for i, o in enumerate(profile.operators))
     assert Lesson(TOY, TABLE).add(structs.replace(profile, operators=half)) == 30
+    made_up = structs.replace(profile, run=structs.replace(profile.run, measured=False))
+    assert Lesson(TOY, TABLE).add(made_up) == 0
 
 
 @pytest.mark.parametrize("count", [0, 12])
