@@ -17,6 +17,7 @@ from hyperopt.documents import DocumentError, write
 
 if TYPE_CHECKING:
     from hyperopt.cost.features import Rows
+    from hyperopt.cost.model import CostModel
     from hyperopt.cost.work import Table
     from hyperopt.profile import Profile
 
@@ -88,6 +89,9 @@ def fit(
         problem = f"profiles of several devices or versions: {'; '.join(devices)} (fit one model for each)"
         raise typer.BadParameter(problem, param_hint="PROFILE")
     in_use = None if current is None else models.load(current.read_bytes())
+    notes = _contradictions(profiles, rows, in_use)
+    for note in notes:
+        say(note)
     between, too_few = links.fit([links.read(path.read_bytes()) for path in messages or ()])
     for note in too_few:
         say(note)
@@ -104,6 +108,7 @@ def fit(
     model = msgspec.structs.replace(
         trained.model,
         messages=between if messages or in_use is None else in_use.messages,
+        notes=(*trained.model.notes, *notes),
         peaks=peak_errors(document for document in documents if document.run.measured),
     )
     if trained.promoted:
@@ -334,6 +339,17 @@ def _measured(paths: Sequence[Path], profiles: Sequence[Profile], table: Table) 
         )
         raise typer.BadParameter(problem, param_hint="PROFILE")
     return rows
+
+
+def _contradictions(paths: Sequence[Path], rows: Sequence[Rows], current: CostModel | None) -> list[str]:
+    """Files say nothing of which was measured first, so what contradicts is told, and fitted all the same."""
+    from hyperopt.cost.epochs import epochs
+
+    return [
+        f"{paths[one.place].name} contradicts {', '.join(path.name for path in paths[one.place + 1 :])}: {one.told()} "
+        "(if the device has changed, fit to what was measured since)"
+        for one in epochs(rows, None if current is None else current.repeats).found
+    ]
 
 
 def _table(operators: Path | None) -> Table:

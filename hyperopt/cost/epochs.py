@@ -41,7 +41,7 @@ class Contradiction:
 
     def told(self) -> str:
         of = f" of {self.family}" if self.family else ""
-        return f"what is newer takes {self.factor:.2f} times as long on {self.signatures} shared signatures{of}"
+        return f"{self.factor:.2f} times as long later, on {self.signatures} shared signatures{of}"
 
 
 @dataclass(frozen=True)

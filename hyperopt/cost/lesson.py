@@ -98,8 +98,8 @@ class Lesson:
             "newer has is learned from them"
         )
         model = structs.replace(learned.model, notes=(*learned.model.notes, note))
-        known = {place for place, (_, when) in enumerate(self.parts) if when == "superseded"}
-        why = "; ".join([learned.why, *(one.told() for one in now.found if one.place not in known)])
+        found = [one.told() for one in now.found if self.parts[one.place][1] != "superseded"]
+        why = "; newer profiles say ".join([learned.why, *found])
         return replace(learned, model=model, why=why, superseded=superseded)
 
     def _learn(self, current: CostModel | None, rows: Rows | None, drift: Drift | None, seed: int) -> Learned:

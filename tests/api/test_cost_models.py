@@ -168,7 +168,7 @@ def test_what_was_stored_before_the_device_changed_is_superseded_though_no_model
     now = only(trained(http, project))
     about = http.get(f"/v1/cost-models/{now['model']}").json()
     assert now["state"] == "in use" and about["superseded"] == sorted([*before, between])
-    assert "times as long on" in now["why"]
+    assert "times as long later" in now["why"]
 
 
 def test_a_profile_that_was_not_measured_says_nothing_of_drift(http: httpx.Client, project: str) -> None:

@@ -141,6 +141,18 @@ def test_what_a_model_has_predicted_or_made_up_is_not_learned_from(cli: Cli, tmp
     assert not (tmp_path / "none.json").exists()
 
 
+def test_profiles_that_contradict_each_other_are_not_mixed_in_silence(cli: Cli, tmp_path: Path) -> None:
+    before = device(1, 60)
+    slow = tuple(structs.replace(o, duration_us=2 * o.duration_us) for o in before.operators)
+    write(before, tmp_path / "before.json")
+    write(structs.replace(before, operators=slow), tmp_path / "after.json")
+    given = [tmp_path / "before.json", tmp_path / "after.json"]
+    assert cli("cost", "fit", *given, "-o", tmp_path / "m.json") == 0
+    said = "before.json contradicts after.json: 2.00 times as long later, on 60 shared signatures"
+    assert said in cli.err and said in cli.out
+    assert cli("cost", "fit", given[0], given[0], "-o", tmp_path / "m.json") == 0 and "contradicts" not in cli.err
+
+
 def test_predictions_are_no_drift(cli: Cli, ready: Path, tmp_path: Path) -> None:
     same = device(2, 90)
     slow = tuple(structs.replace(o, duration_us=9 * o.duration_us, predicted="learned") for o in same.operators)

@@ -37,7 +37,7 @@ def test_what_is_older_than_a_contradiction_is_of_another_epoch(factor: float) -
     assert found.of == (1, 1, 0, 0)
     (one,) = found.found
     assert (one.place, one.signatures, one.family) == (1, len(BASE.us), "")
-    assert one.factor == pytest.approx(factor, rel=0.1) and "times as long on 90 shared" in one.told()
+    assert one.factor == pytest.approx(factor, rel=0.1) and "times as long later, on 90 shared" in one.told()
 
 
 def test_the_oldest_goes_with_what_contradicts_though_it_shares_nothing_with_the_newest() -> None:

@@ -155,7 +155,7 @@ def test_what_was_measured_between_two_trainings_and_before_the_change_is_supers
     known: list[tuple[Profile, When]] = [(again(seed), "known") for seed in range(4)]
     found = told(*known, (between, "new"), (slow, "new"), current=current)
     assert found.promoted and found.changed and found.superseded == (0, 1, 2, 3, 4)
-    assert "2.00 times as long on 60 shared signatures" in found.why
+    assert "2.00 times as long later, on 60 shared signatures" in found.why
     assert any(note.startswith("5 of 6 profiles are from before") for note in found.model.notes)
     assert found.model.repeats is not None and found.model.repeats.drift < 0.1
     expected = {key: us for key, (us, _, _) in told((slow, "new")).model.seen.items()}
