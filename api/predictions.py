@@ -19,7 +19,7 @@ from hyperopt import plan as plans
 from hyperopt import profile as profiles
 from hyperopt.cost import predicted as predictions
 from hyperopt.cost.drift import drift_of
-from hyperopt.cost.features import rows_of, samples_of
+from hyperopt.cost.features import measured_rows, rows_of, samples_of
 from hyperopt.cost.model import CostModel
 from hyperopt.cost.model import load as load_model
 from hyperopt.cost.work import Table
@@ -127,7 +127,7 @@ def _drift(id: str, asked: str | None, here: Service) -> DriftShown:
             field="query.model",
             remedy="name a model of the profile's device, or none for the one in use",
         )
-    rows = rows_of(profile, Table.load(here.settings.operators))
+    rows = measured_rows(profile, Table.load(here.settings.operators))
     found = drift_of(model, samples_of(rows))
     return DriftShown(profile=id, model=stored, uncounted=dict(rows.uncounted), **asdict(found))
 

@@ -56,6 +56,7 @@ class Trained:
     digest: str = ""
     learned: Learned | None = None
     measurements: Sequence[StoredMeasurement] = ()
+    superseded: Sequence[str] = ()
     before: models.StoredModel | None = None
     etag: str = ""
 
@@ -93,13 +94,14 @@ class Trainer:
             etag = models.etag_in_use(session, project, data.device)
             stored = None if before is None else models.get_model_document(session, before.id)
             measured = models.measurements_of(session, data)
+            profiles = models.oldest_first(session, data.profiles)
         if known is not None:
             told = {"status": "unchanged", "model": known.id, "state": known.state}
             return Trained(data, told | {"why": "nothing was measured since"})
         try:
             learned = self.train(
                 data.device,
-                self._documents(data.profiles, before),
+                self._documents(profiles, before),
                 [copy for one in measured for copy in medians(Copy(*copy) for copy in one.copies)],
                 None if stored is None else stored.data,
                 operators=self.operators,
@@ -109,7 +111,8 @@ class Trainer:
             )
         except TooFew as reason:
             return Trained(data, {"status": "too few", "why": str(reason)})
-        return Trained(data, {}, digest, learned, measured, before, etag)
+        superseded = tuple(sorted(profiles[place] for place in learned.superseded))
+        return Trained(data, {}, digest, learned, measured, superseded, before, etag)
 
     def _documents(self, profiles: Sequence[str], before: models.StoredModel | None) -> Iterator[tuple[bytes, When]]:
         """One at a time: together they may be more than fits."""
@@ -152,12 +155,9 @@ def _columns(trained: Trained, learned: Learned) -> Json:
         for m in trained.measurements
     ]
     before = trained.before
-    superseded = set(before.superseded) if before else set()
-    if before and learned.changed:
-        superseded |= set(before.profiles)
     return {
         "data_digest": trained.digest,
-        "superseded": sorted(superseded),
+        "superseded": list(trained.superseded),
         "document": gzip.compress(canonical(learned.model), mtime=0),
         "signatures": learned.model.signatures,
         "groups": learned.groups,

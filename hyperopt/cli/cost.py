@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,10 @@ from hyperopt.cli.files import BAD_INPUT, AsJson, ProfilePath, check_output, rea
 from hyperopt.documents import DocumentError, write
 
 if TYPE_CHECKING:
+    from hyperopt.cost.features import Rows
+    from hyperopt.cost.model import CostModel
     from hyperopt.cost.work import Table
+    from hyperopt.profile import Profile
 
 TYPES = "more operator types, as TOML; default: the file of HYPEROPT_OPERATORS, if that is set"
 Operators = Annotated[Path | None, typer.Option("--operators", metavar="FILE", help=TYPES)]
@@ -72,19 +76,22 @@ def fit(
     exit 1, and nothing written, where it is not better on shapes that neither has seen."""
     from hyperopt.cost import messages as links
     from hyperopt.cost import model as models
-    from hyperopt.cost.features import joined, rows_of
+    from hyperopt.cost.features import joined
     from hyperopt.cost.peaks import peak_errors
     from hyperopt.cost.training import TooFew, train
 
     check_output(output)
     table = _table(operators)
     documents = [read_profile(path) for path in profiles]
-    rows = [rows_of(document, table) for document in documents]
+    rows = _measured(profiles, documents, table)
     devices = sorted({part.device for part in rows})
     if len(devices) > 1:
         problem = f"profiles of several devices or versions: {'; '.join(devices)} (fit one model for each)"
         raise typer.BadParameter(problem, param_hint="PROFILE")
     in_use = None if current is None else read_model(current)
+    notes = _contradictions(profiles, rows, in_use)
+    for note in notes:
+        say(note)
     between, too_few = links.fit([links.read(path.read_bytes()) for path in messages or ()])
     for note in too_few:
         say(note)
@@ -101,7 +108,8 @@ def fit(
     model = msgspec.structs.replace(
         trained.model,
         messages=between if messages or in_use is None else in_use.messages,
-        peaks=peak_errors(documents),
+        notes=(*trained.model.notes, *notes),
+        peaks=peak_errors(document for document in documents if document.run.measured),
     )
     if trained.promoted:
         write(model, output)
@@ -139,10 +147,10 @@ def drift(
 ) -> int:
     """Whether new measurements still lie in the model's intervals. Exit 1: more are outside than chance explains."""
     from hyperopt.cost.drift import drift_of
-    from hyperopt.cost.features import joined, rows_of, samples_of
+    from hyperopt.cost.features import joined, samples_of
 
     table, known = _table(operators), read_model(model)
-    rows = [rows_of(read_profile(path), table) for path in profiles]
+    rows = _measured(profiles, [read_profile(path) for path in profiles], table)
     if strange := sorted({part.device for part in rows} - {known.device}):
         problem = f"profiles of {'; '.join(strange)}, a model of {known.device}"
         raise typer.BadParameter(problem, param_hint="PROFILE")
@@ -311,6 +319,37 @@ def _shards(text: str | None) -> int:
         problem = f"{axis!r} is not followed through the step: only the batch is (hyperopt shard-model cuts any axis)"
         raise typer.BadParameter(problem, param_hint="--shard")
     return int(number)
+
+
+def _measured(paths: Sequence[Path], profiles: Sequence[Profile], table: Table) -> list[Rows]:
+    """What profiles have measured; what is left out is said. Raises BadParameter where that is all there is."""
+    from hyperopt.cost.features import NOT_MEASURED, PREDICTED, measured_rows
+
+    rows = [measured_rows(profile, table) for profile in profiles]
+    left = 0
+    for path, part in zip(paths, rows, strict=True):
+        for why in (NOT_MEASURED, PREDICTED):
+            if count := part.uncounted[why]:
+                left += count
+                say(f"{path.name}: {count} operators are left out: {why}")
+    if left and not any(len(part.us) for part in rows):
+        problem = (
+            f"nothing that was measured is left of {left} operators (give profiles of `hyperopt calibrate` or "
+            "`hyperopt capture`, or read from a profiler)"
+        )
+        raise typer.BadParameter(problem, param_hint="PROFILE")
+    return rows
+
+
+def _contradictions(paths: Sequence[Path], rows: Sequence[Rows], current: CostModel | None) -> list[str]:
+    """Files say nothing of which was measured first, so what contradicts is told, and fitted all the same."""
+    from hyperopt.cost.epochs import epochs
+
+    return [
+        f"{paths[one.place].name} contradicts {', '.join(path.name for path in paths[one.place + 1 :])}: {one.told()} "
+        "(if the device has changed, fit to what was measured since)"
+        for one in epochs(rows, None if current is None else current.repeats).found
+    ]
 
 
 def _table(operators: Path | None) -> Table:

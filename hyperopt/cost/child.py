@@ -43,7 +43,8 @@ def train_in_child(
     cancelled: Callable[[], bool],
     progress: Callable[[dict[str, Any]], None],
 ) -> Learned:
-    """A model of profiles, given as their documents, and of copies, against the document of the model in use (`When`).
+    """A model of profiles, given as their documents, oldest first, and of copies, against the document of the model in
+    use (`When`).
 
     `operators`: a table of one's own. `progress` gets {stage, profiles, operators}. Raises `TooFew`, and
     `TrainingFailed`, also where `cancelled` answers true: nothing of half a training is of use.
@@ -81,9 +82,9 @@ def train_in_child(
             count, total = count + 1, total + read
             progress({"stage": "reading", "device": device, "profiles": count, "operators": total})
         progress({"stage": "fitting", "device": device, "profiles": count, "operators": total})
-        _, document, promoted, why, groups, drift, changed = asked("train", list(map(tuple, copies)), current)
+        _, document, promoted, why, groups, drift, superseded = asked("train", list(map(tuple, copies)), current)
         found = None if drift is None else Drift(**drift)
-        return Learned(models.load(document), promoted, why, groups, found, changed)
+        return Learned(models.load(document), promoted, why, groups, found, superseded)
     finally:
         if child.is_alive():
             child.kill()
@@ -108,7 +109,7 @@ def _child(pipe: Connection, device: str, operators: Path | None, memory_limit_b
             lesson.add_copies([Copy(*one) for one in copies])
             learned = lesson.learn(None if current is None else models.load(current))
             drift = None if learned.drift is None else asdict(learned.drift)
-            told = (learned.promoted, learned.why, learned.groups, drift, learned.changed)
+            told = (learned.promoted, learned.why, learned.groups, drift, learned.superseded)
             pipe.send(("learned", canonical(learned.model), *told))
             return
     except (EOFError, BrokenPipeError):

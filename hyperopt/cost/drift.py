@@ -79,15 +79,22 @@ def drift_of(model: CostModel, samples: Samples, level: float = 0.9) -> Drift:
     )
 
 
+def allowed(repeats: Repeats | None) -> float:
+    """By how much (logarithm) a run may be off as a whole without the device having changed: what runs differ by is
+    known of as many as were learned from, with what is assumed of one counting for `USUAL` of them (Student's
+    distribution). None: nothing is known but what is assumed."""
+    runs, drift = (1, 0.0) if repeats is None else (repeats.runs, repeats.drift)
+    freedom = USUAL + runs - 1
+    spread = np.sqrt((USUAL * RUN_TO_RUN**2 + (runs - 1) * drift**2) / freedom)
+    return float(stdtrit(freedom, 1 - CHANCE) * spread * np.sqrt(1 + 1 / runs))
+
+
 def _whole(repeats: Repeats | None, off: F64) -> float:
-    """By how much (logarithm) a run is off as a whole, as far as that is no change: what runs differ by is known of as
-    many as were learned from, with what is assumed of one counting for `USUAL` of them (Student's distribution)."""
+    """By how much (logarithm) a run is off as a whole, as far as that is no change."""
     if repeats is None or not len(off):
         return 0.0
-    freedom = USUAL + repeats.runs - 1
-    spread = np.sqrt((USUAL * RUN_TO_RUN**2 + (repeats.runs - 1) * repeats.drift**2) / freedom)
-    allowed = float(stdtrit(freedom, 1 - CHANCE) * spread * np.sqrt(1 + 1 / repeats.runs))
-    return float(np.clip(np.median(off), -allowed, allowed))
+    most = allowed(repeats)
+    return float(np.clip(np.median(off), -most, most))
 
 
 def _changed(outside: npt.NDArray[np.bool_], families: npt.NDArray[np.str_], allowed: float) -> tuple[str, ...]:

@@ -203,6 +203,13 @@ def _grouped(before: Shape, after: Shape, first: range, second: range) -> Readin
     return Reading(frozenset(same), tuple(sums))
 
 
+def _untold(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
+) -> Sequence[Reading]:
+    """Shapes do not say it: a view by strides may be any part in any order."""
+    return []
+
+
 def _pieces(
     inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
 ) -> Sequence[Reading]:
@@ -243,6 +250,23 @@ def _summed_rows(
         Reading(
             frozenset({*zip(ins[places], ins[rows], strict=False), *zip(outs[0][1:], ins[rows][depth:], strict=True)})
         )
+    ]
+
+
+def _picked_gradients(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
+) -> Sequence[Reading]:
+    """x, (axis,) places, gradients -> x's shape; places and gradients lie along it but for one axis."""
+    if len(inputs) < 3 or len(outputs) != 1 or inputs[0] != outputs[0] or inputs[-2] != inputs[-1]:
+        return []
+    x, places = inputs[0], inputs[-1]
+    if len(places) != len(x):
+        return []
+    alike = {*zip(ins[0], outs[0], strict=True), *zip(ins[-1], ins[-2], strict=True)}
+    return [
+        Reading(frozenset({*alike, *((ins[0][i], ins[-1][i]) for i in range(len(x)) if i != axis)}))
+        for axis in range(len(x))
+        if all(x[i] == places[i] for i in range(len(x)) if i != axis)
     ]
 
 
@@ -299,6 +323,26 @@ def _attended(
     return _together(ways)
 
 
+def _attended_gradient_first(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
+) -> Sequence[Reading]:
+    """The gradient goes in before queries, keys and values."""
+    return _attended([*inputs[1:4], *inputs[:1], *inputs[4:]], outputs, [*ins[1:4], *ins[:1], *ins[4:]], outs)
+
+
+def _rotated(
+    inputs: Sequence[Shape], outputs: Sequence[Shape], ins: Sequence[range], outs: Sequence[range]
+) -> Sequence[Reading]:
+    """Queries and keys come out as they went in, alike but for their heads; tables lie along the queries."""
+    if len(inputs) < 4 or len(inputs[0]) != len(inputs[1]) or outputs not in ((), tuple(inputs[:2])):
+        return []
+    same = set(zip((*ins[0], *ins[1]), (d for out in outs for d in out), strict=False))
+    same |= {(a, b) for a, b, n, m in zip(ins[0], ins[1], inputs[0], inputs[1], strict=True) if n == m}
+    tables = zip(inputs[2:], ins[2:], strict=True)
+    ways = [alignments(shape, own, inputs[0], ins[0]) or [frozenset[Pair]()] for shape, own in tables]
+    return _together([[frozenset(same)], *ways])
+
+
 def _together(ways: Sequence[Sequence[frozenset[Pair]]]) -> list[Reading]:
     """One way for each tensor, all combinations."""
     found = islice(product(*ways), MOST_READINGS + 1)
@@ -311,10 +355,16 @@ _BY_NAME: Mapping[str, Rule] = {
     "Transpose": _permuted, "Copy": _reshaped, "Gather": _looked_up, "EmbeddingGrad": _summed_rows,
     "EmbeddingGradRows": _summed_rows, "Spread": _spread, "Concat": _pieces, "Split": _pieces, "Slice": _pieces,
     "SliceGrad": _pieces, "AddMatMul": _added_product, "AddBatchMatMul": _added_product,
+    "GatherGrad": _picked_gradients, "DotProductAttentionGrad": _attended_gradient_first,
+    "RotaryEmbeddingOfTwo": _rotated, "ReshapeView": _reshaped, "TransposeView": _permuted, "ExpandView": _spread,
+    "SliceView": _pieces, "StridedView": _untold,
 }  # fmt: skip
 _BY_FAMILY: Mapping[str, Rule] = {
     "matmul": _multiplied, "batch_matmul": _multiplied, "reduction": _reduced, "attention": _attended,
     "convolution": _convolved, "pooling": _convolved, "collective": _pieces,
 }  # fmt: skip
-_ALIKE_IS_NOT_ENOUGH = (_permuted, _multiplied, _added_product, _attended, _looked_up)
+_ALIKE_IS_NOT_ENOUGH = (
+    _permuted, _multiplied, _added_product, _attended, _attended_gradient_first, _looked_up, _picked_gradients,
+    _untold,
+)  # fmt: skip
 """Rules under which tensors of one shape need not lie along each other."""

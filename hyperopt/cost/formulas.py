@@ -101,6 +101,13 @@ def each(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     return _moved(inputs, outputs, kind.flops * most)
 
 
+def each_of_two(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """`flops` for each element of queries and of keys; tables (cosines, sines) are read. Without outputs both are
+    changed in place."""
+    two = outputs or _first(inputs, 4, "inputs")[:2]
+    return _moved(inputs, two, kind.flops * sum(t.elements for t in two))
+
+
 def each_of_all(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """Lists of tensors in one launch: `flops` for each element of all outputs, or of all inputs if that is in place."""
     return _moved(inputs, outputs or inputs, kind.flops * sum(t.elements for t in outputs or inputs))
@@ -169,6 +176,36 @@ def put(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     return Work(values.elements, sum(t.bytes for t in others) + values.bytes, values.bytes)
 
 
+def put_in_copy(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: Attributes) -> Work:
+    """As `put`, but into a new tensor: all of the first input is copied there before."""
+    work = put(kind, inputs, outputs, attributes)
+    into = inputs[0]
+    if all(t.shape != into.shape for t in outputs):
+        raise Uncounted(f"no output of {into.shape}, the shape of what values are put into")
+    return work._replace(read=work.read + into.bytes, written=work.written + into.bytes)
+
+
+def put_in_caches(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """New keys and values to their slots in caches, which are touched nowhere else: keys, values and slots are read,
+    keys and values written. In MindSpore's order (keys, values, their caches, slots) or in CANN's (keys, cache of keys,
+    slots, values, cache of values); in both values and their cache may be missing. With more tensors (lengths) only
+    parts of the keys are kept, which shapes do not tell."""
+    places = [place for place, t in enumerate(inputs) if not t.whole]
+    order = {
+        (5, 4): (0, 1, 2, 3), (5, 2): (0, 3, 1, 4), (3, 2): (0, 1),
+    }.get((len(inputs), places[0]) if len(places) == 1 else (0, 0))  # fmt: skip
+    if order is None:
+        raise Uncounted(f"{len(inputs)} inputs, {len(places)} of them integers, are not keys, values, caches and slots")
+    half = len(order) // 2
+    new, caches = [inputs[i] for i in order[:half]], [inputs[i] for i in order[half:]]
+    slots = inputs[places[0]]
+    for t, cache in zip(new, caches, strict=True):
+        if t.elements > cache.elements or t.dtype != cache.dtype or not slots.elements or t.elements % slots.elements:
+            raise Uncounted(f"{t.shape} are no keys or values for {slots.shape} slots of {cache.shape}")
+    size = sum(t.bytes for t in new)
+    return Work(0, size + slots.bytes, size)
+
+
 def put_in_zeros(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
     """Values in a new tensor of zeros (the gradient of a slice): what they are put into is written whole. The values
     are the first input of its element type; others of that type tell only its shape."""
@@ -184,6 +221,19 @@ def add_in_zeros(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -
     values = _first(inputs, 2, "inputs")[1]
     _first(outputs, 1, "outputs")
     return _moved(inputs, outputs, values.elements)
+
+
+def add_picked(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
+    """The gradient of picking along an axis: x, (axis,) places and gradients of one shape -> zeros of x's shape, to
+    which the gradients are added. Of x only the shape is looked at."""
+    _first(inputs, 3, "inputs")
+    x, *rest = inputs
+    (out,) = _first(outputs, 1, "outputs")
+    places, gradients = rest[-2:]
+    if x.shape != out.shape or places.shape != gradients.shape or len(places.shape) != len(x.shape):
+        raise Uncounted(f"{places.shape} and {gradients.shape} are no places and gradients of {x.shape}")
+    read = sum(t.bytes for t in rest) + gradients.bytes
+    return Work(gradients.elements, read, out.bytes + gradients.bytes)
 
 
 def segment_sum(kind: Kind, inputs: Tensors, outputs: Tensors, _: Attributes) -> Work:
@@ -354,6 +404,13 @@ def attention_grad(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: At
     return _moved(inputs, outputs, scores * (6 * keys + 4 * values + 8))
 
 
+def attention_grad_first(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: Attributes) -> Work:
+    """As `attention_grad`, where the gradient goes in before q, k and v, not behind."""
+    _first(inputs, 4, "inputs")
+    gradient, *rest = inputs
+    return attention_grad(kind, [*rest[:3], gradient, *rest[3:]], outputs, attributes)
+
+
 def _scores(kind: Kind, inputs: Tensors, outputs: Tensors, attributes: Attributes) -> tuple[int, int, int]:
     """Scores (B N Sq Sk, halved if causal), and head size of queries and keys, and of values."""
     q, k = _first(inputs, 2, "inputs")
@@ -478,8 +535,9 @@ Formula = Callable[["Kind", Tensors, Tensors, Attributes], Work]
 FORMULAS: Mapping[str, Formula] = {
     formula.__name__: formula
     for formula in (
-        each, each_of_all, add_all, move, copy, reduced, nothing, pick, pick_in_rows, put, put_in_zeros, add_in_zeros,
-        segment_sum, add_rows, fill, update, update_apart, update_all, sort, matmul, matmul_added, matmul_grouped,
-        attention, attention_grad, convolution, convolution_input_grad, convolution_filter_grad,
+        each, each_of_all, each_of_two, add_all, move, copy, reduced, nothing, pick, pick_in_rows, put, put_in_copy,
+        put_in_caches, put_in_zeros, add_in_zeros, add_picked, segment_sum, add_rows, fill, update, update_apart,
+        update_all, sort, matmul, matmul_added, matmul_grouped, attention, attention_grad, attention_grad_first,
+        convolution, convolution_input_grad, convolution_filter_grad,
     )
 }  # fmt: skip

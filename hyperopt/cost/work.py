@@ -27,6 +27,7 @@ from hyperopt.profile import Operator
 __all__ = ["Kind", "OperatorFileError", "Table", "Tensor", "Uncounted", "Work", "tensors_of"]
 
 PREFIX = re.compile(r"^(aclnn|aten::|torch_npu::|c10d::)?(npu_)?(inplace)?_?", re.IGNORECASE)
+ATEN = "aten::"
 FIELDS = {"family", "formula", "flops", "updates", "layout", "names", "types"}
 UPDATING = ("update", "update_apart", "update_all")
 """Formulas that need `updates`."""
@@ -52,7 +53,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Table:
-    """Spellings (as `spelled` has them) -> kinds."""
+    """Spellings (as `spelled` has them, and ``aten::`` ones that are ATen's alone) -> kinds."""
 
     kinds: Mapping[str, Kind]
 
@@ -70,9 +71,12 @@ class Table:
         """The kind of an operator; None: unknown. Without a type the last word of its name is looked up, which is
         where Ascend's profilers keep it (``aclnnMatmul_MatMulV3Common_MatMulV3``)."""
         if type:
-            return self.kinds.get(spelled(type))
+            return self._known(type)
         last = re.sub(r"-op\d+$", "", name.rsplit("/", 1)[-1])
-        return self.kinds.get(spelled(last)) or self.kinds.get(spelled(last.rstrip("_").rsplit("_", 1)[-1]))
+        return self._known(last) or self._known(last.rstrip("_").rsplit("_", 1)[-1])
+
+    def _known(self, word: str) -> Kind | None:
+        return self.kinds.get(_key(word)) or self.kinds.get(spelled(word))
 
     def work(
         self,
@@ -122,6 +126,11 @@ def spelled(name: str) -> str:
     return (bare or name).replace("_", "").lower()
 
 
+def _key(word: str) -> str:
+    """Under which a spelling of the table is kept: with ``aten::`` in front it is ATen's alone, in all its letters."""
+    return word.lower() if word.lower().startswith(ATEN) else spelled(word)
+
+
 @lru_cache(maxsize=4)
 def _load(own: Path | None) -> Table:
     shipped = resources.files(__package__).joinpath("operators.toml").read_text()
@@ -144,7 +153,7 @@ def _read(tables: Mapping[str, Any], known: Mapping[str, Kind], file: str) -> di
         _check(table, name, file)
         groups = table.get("types") or {name: []}
         for canonical, others in groups.items():
-            base = known.get(spelled(canonical)) or Kind(canonical, "", "")
+            base = known.get(_key(canonical)) or Kind(canonical, "", "")
             kind = replace(base, **{field: table[field] for field in table.keys() - {"names", "types"}})
             if not kind.family or kind.formula not in FORMULAS:
                 raise OperatorFileError(
@@ -156,7 +165,7 @@ def _read(tables: Mapping[str, Any], known: Mapping[str, Kind], file: str) -> di
                     f"{file}: [{name}] {canonical} has formula {kind.formula!r} and no `updates` "
                     "(give `updates`, how many of the leading inputs it writes)"
                 )
-            for spelling in {spelled(word): word for word in (canonical, *others, *table.get("names", ()))}:
+            for spelling in {_key(word): word for word in (canonical, *others, *table.get("names", ()))}:
                 if spelling in found:
                     raise OperatorFileError(
                         f"{file}: [{name}] {spelling!r} is also {found[spelling].name} (give it once)"

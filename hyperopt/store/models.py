@@ -135,6 +135,12 @@ def training_data(session: Session, project: str) -> list[DeviceData]:
     ]
 
 
+def oldest_first(session: Session, profiles: Sequence[str]) -> list[str]:
+    """Ids of profiles by when they were stored."""
+    asked = select(Rank.id).where(Rank.id.in_(profiles)).order_by(Rank.created_at, Rank.id)
+    return list(session.scalars(asked))
+
+
 def device_named(name: str, framework: str, framework_version: str) -> str:
     """A device as cost models name it: times are only comparable within one, its framework and that one's version."""
     run = Run(framework=framework, framework_version=framework_version)

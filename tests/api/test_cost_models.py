@@ -156,6 +156,29 @@ def test_what_left_the_intervals_is_drift_and_makes_a_new_model(http: httpx.Clie
     assert http.get(f"/v1/profiles/{slow}/drift").json()["model"] == second["model"]
 
 
+def test_what_was_stored_before_the_device_changed_is_superseded_though_no_model_in_use_knows_it(
+    http: httpx.Client, project: str
+) -> None:
+    before = [stored(http, project, toy(1, slow=1.0 + again / 1000)) for again in range(2)]
+    assert only(trained(http, project))["state"] == "in use"
+    between = stored(http, project, toy(2))
+    changed = toy(1, slow=2.0)
+    both = msgspec.structs.replace(changed, operators=(*changed.operators, *toy(2, slow=2.0).operators))
+    stored(http, project, both)
+    now = only(trained(http, project))
+    about = http.get(f"/v1/cost-models/{now['model']}").json()
+    assert now["state"] == "in use" and about["superseded"] == sorted([*before, between])
+    assert "times as long later" in now["why"]
+
+
+def test_a_profile_that_was_not_measured_says_nothing_of_drift(http: httpx.Client, project: str) -> None:
+    stored(http, project, toy(1))
+    assert only(trained(http, project))["state"] == "in use"
+    made_up = stored(http, project, toy(1, slow=9.0, measured=False))
+    found = http.get(f"/v1/profiles/{made_up}/drift").json()
+    assert found["samples"] == 0 and not found["drifted"] and sum(found["uncounted"].values()) == 80
+
+
 def test_predictions_of_a_stored_profile(http: httpx.Client, project: str) -> None:
     stored(http, project, toy(1, 160))
     model = only(trained(http, project))["model"]

@@ -135,6 +135,45 @@ def test_drift_is_an_exit_code(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert cli("cost", "drift", model, tmp_path / "elsewhere.json") == 64
 
 
+def test_what_a_model_has_predicted_or_made_up_is_not_learned_from(cli: Cli, tmp_path: Path) -> None:
+    profile, other = device(1, 60), device(2, 20)
+    marked = tuple(structs.replace(o, predicted="learned", duration_us=7.0) for o in other.operators)
+    write(profile, tmp_path / "measured.json")
+    write(structs.replace(other, operators=marked), tmp_path / "predicted.json")
+    write(structs.replace(other, run=structs.replace(other.run, measured=False)), tmp_path / "made-up.json")
+    given = [tmp_path / name for name in ("measured.json", "predicted.json", "made-up.json")]
+    assert cli("cost", "fit", *given, "-o", tmp_path / "m.json", "--json") == 0
+    with_them = cli.answer["data_digest"]
+    assert "predicted.json: 20 operators are left out: predicted by a model" in cli.err
+    assert "made-up.json: 20 operators are left out: their run was not measured" in cli.err
+    assert cli("cost", "fit", given[0], "-o", tmp_path / "m.json", "--json") == 0
+    assert cli.answer["data_digest"] == with_them and "left out" not in cli.err
+    for command in (["fit", *given[1:], "-o", tmp_path / "none.json"], ["drift", tmp_path / "m.json", *given[1:]]):
+        assert cli("cost", *command) == 64
+        assert "nothing that was measured is left of 40 operators (give profiles of" in cli.err
+    assert not (tmp_path / "none.json").exists()
+
+
+def test_profiles_that_contradict_each_other_are_not_mixed_in_silence(cli: Cli, tmp_path: Path) -> None:
+    before = device(1, 60)
+    slow = tuple(structs.replace(o, duration_us=2 * o.duration_us) for o in before.operators)
+    write(before, tmp_path / "before.json")
+    write(structs.replace(before, operators=slow), tmp_path / "after.json")
+    given = [tmp_path / "before.json", tmp_path / "after.json"]
+    assert cli("cost", "fit", *given, "-o", tmp_path / "m.json") == 0
+    said = "before.json contradicts after.json: 2.00 times as long later, on 60 shared signatures"
+    assert said in cli.err and said in cli.out
+    assert cli("cost", "fit", given[0], given[0], "-o", tmp_path / "m.json") == 0 and "contradicts" not in cli.err
+
+
+def test_predictions_are_no_drift(cli: Cli, ready: Path, tmp_path: Path) -> None:
+    same = device(2, 90)
+    slow = tuple(structs.replace(o, duration_us=9 * o.duration_us, predicted="learned") for o in same.operators)
+    write(structs.replace(same, operators=(*same.operators, *slow)), tmp_path / "half.json")
+    assert cli("cost", "drift", ready, tmp_path / "half.json", "--json") == 0
+    assert cli.answer["samples"] == 90 and "half.json: 90 operators are left out" in cli.err
+
+
 def test_what_if_writes_a_profile_of_the_other_size_and_the_same_size_changes_nothing(
     cli: Cli, ready: Path, tmp_path: Path
 ) -> None:

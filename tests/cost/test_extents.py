@@ -60,3 +60,30 @@ def test_a_block_in_two_shapes_is_balanced_in_runs() -> None:
 def test_what_fits_nothing_has_no_reading() -> None:
     assert pairs("MatMul", "matmul", [(8, 3), (4, 5)], [(8, 5)]) == []
     assert pairs("", "", [(8, 3), (4, 5)], [(8, 5)]) == []
+
+
+def test_views_keep_their_readings_though_they_are_no_work() -> None:
+    assert pairs("TransposeView", "none", [(8, 3)], [(3, 8)]) == [{(0, 3), (1, 2)}]
+    assert pairs("ExpandView", "none", [(8, 1)], [(8, 3)]) == [{(0, 2)}]
+    assert pairs("ReshapeView", "none", [(8, 3)], [(8, 1, 3)])
+    assert pairs("StridedView", "none", [(8, 8)], [(8, 8)]) == []
+
+
+def test_gradients_that_were_picked_lie_along_all_axes_but_one() -> None:
+    assert pairs("GatherGrad", "gather", [(6, 50), (1,), (6, 2), (6, 2)], [(6, 50)]) == [
+        {(0, 5), (0, 7), (1, 8), (3, 5), (4, 6)}
+    ]
+    assert pairs("GatherGrad", "gather", [(6, 50), (6, 2), (5, 2)], [(6, 50)]) == []
+
+
+def test_a_gradient_that_goes_in_first_is_not_taken_for_queries() -> None:
+    q, k = (2, 8, 128, 64), (2, 8, 256, 64)
+    (found,) = pairs("DotProductAttentionGrad", "attention", [q, q, k, k], [q, k, k])
+    assert {(2, 6), (6, 18), (10, 14), (10, 22), (10, 26)} <= found
+    assert not {(2, 10), (6, 10)} & found
+
+
+def test_queries_and_keys_that_are_rotated_come_out_as_they_went_in() -> None:
+    q, k, table = (2, 5, 4, 8), (2, 5, 2, 8), (1, 5, 1, 8)
+    (found,) = pairs("RotaryEmbeddingOfTwo", "elementwise", [q, k, table, table], [q, k])
+    assert {(0, 4), (1, 5), (3, 7), (2, 18), (6, 22), (1, 9)} <= found and (2, 6) not in found

@@ -7,7 +7,17 @@ from dataclasses import replace
 import numpy as np
 from msgspec import structs
 
-from hyperopt.cost.features import NUMBERS, concurrency, device_of, joined, rows_of, samples_of
+from hyperopt.cost.features import (
+    NOT_MEASURED,
+    NUMBERS,
+    PREDICTED,
+    concurrency,
+    device_of,
+    joined,
+    measured_rows,
+    rows_of,
+    samples_of,
+)
 from hyperopt.cost.work import Table
 from hyperopt.profile import Operator, Profile
 from tests.cost.synthetic import device, operator
@@ -75,3 +85,13 @@ def test_durations_of_zero_are_no_samples() -> None:
 
 def test_times_are_comparable_within_device_and_version() -> None:
     assert device_of(device(1, 3)) == "toy made up 1"
+
+
+def test_what_was_not_measured_is_left_out_and_counted() -> None:
+    profile = device(1, 30)
+    some = tuple(structs.replace(o, predicted="learned") if i < 12 else o for i, o in enumerate(profile.operators))
+    half = measured_rows(structs.replace(profile, operators=some), TABLE)
+    assert half.uncounted == {PREDICTED: 12} and half.place.tolist() == list(range(12, 30))
+    none = measured_rows(structs.replace(profile, run=structs.replace(profile.run, measured=False)), TABLE)
+    assert none.uncounted == {NOT_MEASURED: 30} and not len(none.us)
+    assert not measured_rows(profile, TABLE).uncounted

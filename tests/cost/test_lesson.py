@@ -45,6 +45,8 @@ def test_what_was_predicted_teaches_nothing() -> None:
     profile = device(1, 60)
     half = tuple(structs.replace(o, predicted="roofline") if i % 2 else o for i, o in enumerate(profile.operators))
     assert Lesson(TOY, TABLE).add(structs.replace(profile, operators=half)) == 30
+    made_up = structs.replace(profile, run=structs.replace(profile.run, measured=False))
+    assert Lesson(TOY, TABLE).add(made_up) == 0
 
 
 @pytest.mark.parametrize("count", [0, 12])
@@ -85,10 +87,10 @@ def test_the_first_copies_make_a_link() -> None:
 def test_few_sizes_are_too_few_to_say_who_is_better() -> None:
     lesson = Lesson(TOY, TABLE)
     lesson.add_copies(copies(5000.0, 1))
-    current = better_links(lesson.parts[0][0], {})[0]
+    current = better_links(lesson.copies[0], {})[0]
     few = Lesson(TOY, TABLE)
     few.add_copies([copy for copy in copies(500.0, 2) if copy.bytes in SIZES[:5]])
-    links, why = better_links(few.parts[0][0], current)
+    links, why = better_links(few.copies[0], current)
     assert links == current and "too few" in why
 
 
@@ -141,3 +143,37 @@ def test_what_is_superseded_stays_so() -> None:
     assert later.drift is not None and not later.changed
     assert ratio(changed, first) == pytest.approx(3.0, rel=0.1)
     assert ratio(later.model, first) == pytest.approx(3.0, rel=0.1)
+
+
+def test_what_was_measured_between_two_trainings_and_before_the_change_is_superseded_too() -> None:
+    """The model in use knows the first profile; the second, of the same old device, has shapes of its own as well; the
+    third has both, twice as slow. Mixed, their difference would pass for what runs differ by."""
+    one, both = again(1), device(1, 60).operators + device(2, 60).operators
+    between = structs.replace(one, operators=device(2, 60).operators)
+    slow = structs.replace(one, operators=tuple(structs.replace(o, duration_us=2 * o.duration_us) for o in both * 5))
+    current = told(*((again(seed), "new") for seed in range(4))).model
+    known: list[tuple[Profile, When]] = [(again(seed), "known") for seed in range(4)]
+    found = told(*known, (between, "new"), (slow, "new"), current=current)
+    assert found.promoted and found.changed and found.superseded == (0, 1, 2, 3, 4)
+    assert "2.00 times as long later, on 60 shared signatures" in found.why
+    assert any(note.startswith("5 of 6 profiles are from before") for note in found.model.notes)
+    assert found.model.repeats is not None and found.model.repeats.drift < 0.1
+    expected = {key: us for key, (us, _, _) in told((slow, "new")).model.seen.items()}
+    assert {key: us for key, (us, _, _) in found.model.seen.items()} == expected
+
+
+def test_the_first_model_is_of_the_device_as_it_is_now() -> None:
+    found = told((again(1), "new"), (again(2), "new"), (again(3, 2.0), "new"))
+    assert found.promoted and found.superseded == (0, 1) and not found.changed
+    assert found.model.repeats is None or found.model.repeats.drift < 0.1
+    assert ratio(found.model, told((again(1), "new")).model) == pytest.approx(2.0, rel=0.1)
+
+
+def test_gaps_are_filled_from_the_latest_of_several_changes() -> None:
+    old, later = again(1, count=60), again(2, 2.0, count=60)
+    now = structs.replace(again(3, 4.0), operators=again(3, 4.0).operators[:30])
+    found = told((old, "new"), (later, "new"), (now, "new"))
+    before = told((old, "new")).model.seen
+    ratios = [us / before[key][0] for key, (us, _, _) in found.model.seen.items()]
+    assert found.superseded == (0, 1) and np.sum(np.array(ratios) > 3) >= 28
+    assert np.min(ratios) > 1.5, "nothing is of the oldest"

@@ -48,6 +48,11 @@ def operator(type: str, inputs: Shapes, outputs: Shapes, dtype: str = "bf16") ->
         ("c10d::allreduce_", "AllReduce"),
         ("npu_rotary_mul", "RotaryEmbedding"),
         ("idle", "Nothing"),
+        # ATen's is a view, the kernel of that name is not; with "_" behind it, in place.
+        ("aten::transpose", "TransposeView"),
+        ("Transpose", "Transpose"),
+        ("aten::scatter_add", "ScatterCopy"),
+        ("aten::scatter_add_", "Scatter"),
     ],
 )
 def test_spellings_of_one_type_have_one_name(type: str, name: str) -> None:
@@ -122,6 +127,19 @@ def test_without_a_type_the_last_word_of_the_name_is_looked_up() -> None:
         # indices, values, shape -> a new tensor.
         ("ScatterNd", [(5, 1), (5, 16), (2,)], [(10, 16)], 80, 4 * 87, 640),
         ("ZerosLike", [(8, 3)], [(8, 3)], 0, 0, 96),
+        # x says the shape alone: axis, places and gradients are read, the latter once more where they land in zeros.
+        ("GatherDGradV2", [(6, 50), (1,), (6, 2), (6, 2)], [(6, 50)], 12, 4 * (1 + 12 + 12 + 12), 4 * (300 + 12)),
+        ("GatherDGradV2", [(6, 50), (6, 2), (6, 2)], [(6, 50)], 12, 4 * 36, 4 * 312),
+        # in place: places and 3 rows of 4; a new tensor: all 10 rows are copied as well.
+        ("ScatterUpdate", [(10, 4), (3,), (3, 4)], [(10, 4)], 12, 4 * (3 + 24), 48),
+        ("TensorScatterUpdate", [(10, 4), (3, 1), (3, 4)], [(10, 4)], 12, 4 * (40 + 3 + 24), 4 * (40 + 12)),
+        ("aten::index_put", [(10, 4), (3,), (3, 4)], [(10, 4)], 12, 4 * (40 + 3 + 24), 4 * (40 + 12)),
+        ("aten::index_put_", [(10, 4), (3,), (3, 4)], [(10, 4)], 12, 4 * (3 + 24), 48),
+        # queries of 4 heads and keys of 2, in place or not: 3 FLOPs each.
+        ("ApplyRotaryPosEmb", [(2, 5, 4, 8), (2, 5, 2, 8), (2, 5, 1, 8), (2, 5, 1, 8)], [(2, 5, 4, 8), (2, 5, 2, 8)],
+         3 * 480, 4 * (480 + 160), 4 * 480),
+        ("aclnnApplyRotaryPosEmbV2", [(2, 5, 4, 8), (2, 5, 2, 8), (2, 5, 1, 8), (2, 5, 1, 8)], [],
+         3 * 480, 4 * (480 + 160), 4 * 480),
         # rows read twice (from the gradient, where they land), the table written and the rows once more.
         ("UnsortedSegmentSum", [(5, 16), (5,)], [(10, 16)], 80, 4 * (80 + 5 + 80), 4 * (160 + 80)),
         ("aclnnEmbeddingDenseBackward", [(5, 16), (5,)], [(10, 16)], 80, 4 * (80 + 5 + 80), 320),
@@ -185,6 +203,44 @@ def test_attention_by_its_statistics_or_by_four_axes() -> None:
     assert work("FlashAttentionScore", folded, folded[:1], heads=16, layout="BSH").flops == forward.flops
     with pytest.raises(Uncounted, match="heads and length"):
         work("FlashAttentionScore", folded, folded[:1])
+
+
+def test_new_keys_and_values_touch_their_slots_of_the_caches_alone() -> None:
+    """3 tokens of 2 heads of 8; caches of 16 blocks of 4. MindSpore's order, and CANN's; keys alone."""
+    new, cache, slots = Tensor((3, 2, 8), "float16"), Tensor((16, 4, 2, 8), "float16"), Tensor((3,), "int32")
+    kinds = [TABLE.kind(type) for type in ("ReshapeAndCache", "aclnnScatterPaKvCache")]
+    assert kinds[0] is not None and kinds[0] == kinds[1]
+    for inputs in ([new, new, cache, cache, slots], [new, cache, slots, new, cache]):
+        assert TABLE.work(kinds[0], inputs, []) == Work(0, 2 * 96 + 12, 2 * 96)
+    assert TABLE.work(kinds[0], [new, cache, slots], []) == Work(0, 96 + 12, 96)
+    with pytest.raises(Uncounted, match="are not keys, values, caches and slots"):
+        TABLE.work(kinds[0], [new, cache, slots, new, cache, slots, slots], [])
+    with pytest.raises(Uncounted, match="no keys or values for"):
+        TABLE.work(kinds[0], [cache, new, slots], [])
+
+
+@pytest.mark.parametrize("view", ["view", "as_strided", "expand", "transpose", "permute", "slice", "split", "unsqueeze",
+                                  "t", "detach", "squeeze"])  # fmt: skip
+def test_views_are_no_work(view: str) -> None:
+    assert TABLE.of(operator(f"aten::{view}", [(8, 4)], [(8, 4)])) == (TABLE.kind(f"aten::{view}"), Work(0, 0, 0))
+
+
+@pytest.mark.parametrize("type", ["TransposeExtView", "SliceExtView", "BroadcastToView", "View"])
+def test_views_of_mindspore_are_no_work(type: str) -> None:
+    assert TABLE.of(operator(type, [(8, 4)], [(8, 4)]))[1] == Work(0, 0, 0)
+
+
+@pytest.mark.parametrize("type", ["aten::reshape", "aten::contiguous", "Transpose", "Slice", "AsStrided", "Split"])
+def test_what_may_copy_is_counted(type: str) -> None:
+    assert TABLE.of(operator(type, [(8, 4)], [(8, 4)]))[1] == Work(0, 64, 64)
+
+
+def test_the_gradient_of_atens_attention_goes_in_first() -> None:
+    """Keys over 256 positions, queries over 128: 16 x 128 x 256 scores."""
+    q, k, statistics = (2, 8, 128, 64), (2, 8, 256, 64), (2, 8, 128)
+    found = work("aten::_scaled_dot_product_flash_attention_backward", [q, q, k, k, q, statistics], [q, k, k])
+    assert found.flops == 16 * 128 * 256 * (10 * 64 + 8)
+    assert found.read == 4 * (3 * prod(q) + 2 * prod(k) + prod(statistics))
 
 
 def test_attention_whose_layout_shapes_do_not_tell_is_left_out() -> None:
@@ -291,6 +347,10 @@ def test_a_product_of_batches_is_of_that_family_whatever_its_name() -> None:
         (operator("GroupedMatmul", [(20, 5), (4, 7, 5)], [(20, 7, 1)]), "no product in groups"),
         (operator("Conv2D", [(1, 6, 6, 2), (3, 2, 3, 3)], [(1, 4, 4, 3)]), "do not tell one convolution"),
         (operator("_fused_adamw", [(4,), (6,), (4,)], []), "are not 4 lists"),
+        (operator("GatherDGradV2", [(6, 50), (6, 2), (6, 3)], [(6, 50)]), "no places and gradients"),
+        (operator("TensorScatterUpdate", [(10, 4), (3, 1), (3, 4)], [(9, 4)]), "no output of"),
+        (operator("ApplyRotaryPosEmb", [(2, 4), (2, 4)], []), "2 inputs where 4"),
+        (operator("KvRmsNormRopeCache", [(2, 4)], [(2, 4)]), "is unknown"),
         (operator("_fused_adamw", [(4,)] * 20, []), "are not 4 lists"),
         (operator("Add", [(4,), (4,)], [(4,)], "int3"), "element type 'int3' is unknown"),
     ],
@@ -305,12 +365,14 @@ def test_a_file_of_ones_own_adds_spellings_and_types(tmp_path: Path) -> None:
     own.write_text(
         '[MatMul]\nnames = ["MyGemm"]\n'
         '[Elementwise.types]\nAdd = ["MyAdd"]\n'
+        '[Copy]\nnames = ["aten::view"]\n'
         '[MyNorm]\nfamily = "norm"\nformula = "each"\nflops = 9\n'
     )
     table = Table.load(own)
     mine = table.kind("MyGemm")
     assert mine == TABLE.kind("MatMul") == table.kind("MatMulV3")
     assert table.kind("MyAdd") == TABLE.kind("Add")
+    assert table.kind("aten::view") == TABLE.kind("Copy") != table.kind("View") == TABLE.kind("View")
     norm = table.kind("my_norm")
     assert norm is not None and (norm.family, norm.flops) == ("norm", 9)
 
