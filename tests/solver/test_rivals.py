@@ -225,10 +225,10 @@ def test_the_knapsack_is_solved_exactly_on_small_sizes(items: list[tuple[int, in
 @pytest.mark.parametrize("work", [1, 20])
 def test_a_limit_in_work_leaves_no_quick_rule_out(work: int) -> None:
     profile = generate("llama3-8b", 500, 0)
-    budget = Budget(hbm_bytes=int(0.9 * replay(profile).peak_bytes))
-    plan = solve(profile, Request(budget, work_limit=work, time_limit_s=None))
+    limit = int(0.9 * replay(profile).peak_bytes)
+    plan = solve(profile, Request(Budget(hbm_bytes=limit), work_limit=work, time_limit_s=None))
     assert isinstance(plan, Plan) and plan.predicted is not None
     for name in RIVALS:
-        rule = run(profile, name, budget.hbm_bytes) if name != "checkmate" else None
+        rule = run(profile, name, limit) if name != "checkmate" else None
         if rule is not None and rule.predicted is not None:
             assert plan.predicted.step_us <= rule.predicted.step_us, name
