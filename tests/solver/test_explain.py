@@ -11,10 +11,13 @@ from hyperopt.legality import OutOfMemory
 from hyperopt.plan import Action, Budget, Plan, Recompute, Residency
 from hyperopt.profile import Operator, Profile, Storage
 from hyperopt.replay import Timeline, replay
+from hyperopt.script import write_script
 from solver import Request, solve
 from solver.residency import explain as explaining
-from solver.residency.absence import Levels, absences
+from solver.residency.absence import absences
+from solver.residency.executions import Executions
 from solver.residency.explain import explain
+from solver.residency.levels import Levels
 from solver.residency.problem import Problem
 from tests.cases.test_planning import HOST, MIB, TRAP, back, out, step
 from tests.solver.test_residency import asked
@@ -112,12 +115,13 @@ def test_levels_are_those_of_replay(seed: int) -> None:
     profile, request = asked(seed)
     plan = solve(profile, request)
     if isinstance(plan, Plan):
-        levels = Levels(Problem(profile, plan.budget), plan.residency)
-        most = levels.most(0, len(profile.operators))
+        problem = Problem(profile, plan.budget)
+        levels = Levels(problem, plan.residency, write_script(profile, plan, None))
+        most = levels.most(0, levels.count)
         assert most == replay(profile, plan).static_peak_bytes
         with pytest.raises(OutOfMemory):
             replay(profile, plan, most - 1)
-        row = [levels.most(i, i + 1) for i in range(len(profile.operators))]
+        row = [levels.most(i, i + 1) for i in range(levels.count)]
         for first in range(len(row)):
             for end in range(first + 1, len(row) + 1):
                 assert levels.most(first, end) == max(row[first:end])
@@ -129,7 +133,9 @@ def test_absences_follow_one_another(seed: int) -> None:
     plan = solve(profile, request)
     if isinstance(plan, Plan):
         timeline = replay(profile, plan)
-        for own in absences(Problem(profile, plan.budget), Ran(plan.residency, timeline)).values():
+        problem = Problem(profile, plan.budget)
+        executions = Executions(problem, plan.residency, timeline, write_script(profile, plan, None))
+        for own in absences(problem, Ran(plan.residency, timeline), executions).values():
             for one in own:
                 assert 0 <= one.start <= one.end <= timeline.step_ns and one.left < one.back
             for one, other in pairwise(own):
