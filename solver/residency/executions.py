@@ -1,4 +1,4 @@
-"""When the operators of a plan run, and when some of them run again: whom a copy back is for, and how long they waited."""
+"""When operators run under a plan, and when they run again: whom a copy back is for, and how long that one waited."""
 
 from __future__ import annotations
 

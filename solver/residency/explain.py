@@ -32,8 +32,9 @@ def explain(problem: Problem, ran: Ran) -> tuple[dict[str, Any], ...]:
     """One entry a decision, the largest savings (bytes x time off HBM) first.
 
     *move*: `gib_seconds` saved, `absent_us` in all, `copies_out_us`, `copies_in_us`, `slack_us` of each copy back (how
-    long before its first user started, again or for the first time, it was complete; negative: how long that one
-    waited for it), `link_share` (of the step, by tier and direction). *recompute*: `recompute_us`, and `also`, what comes back by the same operators.
+    long before its first user started, for the first time or again, it was complete; negative: how long that one
+    waited for it), `link_share` (of the step, by tier and direction). *recompute*: `recompute_us`, and `also`, what
+    comes back by the same operators.
     `alternatives`: `keep`, `recompute` or `move`: {us} or {why_not}. `why`: the same in a sentence.
     """
     if ran.residency.empty:
@@ -69,10 +70,7 @@ class _Explainer:
         saved += [(sum(sizes[a.storage] * a.length for a in self.remade[i]), True, i) for i in range(len(recompute))]
         saved.sort(key=lambda entry: (-entry[0], entry[1], entry[2]))
         detailed, others = saved[:DETAILED], saved[DETAILED:]
-        entries = [
-            self._remade(i, saving) if again else self._moved(i, saving)
-            for saving, again, i in detailed
-        ]
+        entries = [self._remade(i, saving) if again else self._moved(i, saving) for saving, again, i in detailed]
         return tuple(entries) + self._others(others)
 
     def _head(self, storage: Storage, decision: str, saving: int) -> dict[str, Any]:

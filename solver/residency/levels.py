@@ -25,12 +25,13 @@ from solver.residency.problem import Int64s, Problem
 
 @dataclass
 class _Run:
-    """A recompute among the allocations: its own, [first, end), and, as (first, end, bytes), those at which an input is
-    in HBM for nothing but this."""
+    """A recompute among the allocations: its own, [first, end); as (first, end, bytes), those at which an input is in
+    HBM for nothing but this; and the storages that it makes for itself alone."""
 
     first: int = 0
     end: int = 0
     inputs: list[tuple[int, int, int]] = field(default_factory=list)
+    own: set[int] = field(default_factory=set)
 
 
 class Levels:
@@ -55,14 +56,14 @@ class Levels:
         order = sorted(range(len(recompute)), key=lambda i: recompute[i].before_op)
         turns = iter([(i, j == 0) for i in order for j in range(len(recompute[i].ops))])
         there = list(program.resident)
-        freed: dict[int, tuple[int, int]] = {s: (-1, 0) for s in script.starts_out}
+        freed: dict[int, tuple[int, int]] = dict.fromkeys(script.starts_out, (-1, 0))
         for s in script.starts_out:
             there[s] = False
         used = problem.profile.device.base_bytes
         used += sum(size for size, in_hbm in zip(program.size, there, strict=True) if in_hbm)
         run = _Run()
         touched: dict[int, int] = {}  # by storage, the allocation after its last access; -1 after a copy in
-        before: dict[int, int] = {}  # the same as it was before `run`, of what that has touched
+        before: dict[int, int] = {}  # the same as it was before `run`, of what that has touched; 0: not there
         for code, arg, op in zip(script.codes, script.args, script.at, strict=True):
             at = len(levels)
             if code in (EXEC, RERUN):
@@ -80,7 +81,7 @@ class Levels:
                             left, first = freed.pop(s)
                             self.spans[s, left] = (first, at)
                         if code == RERUN:
-                            before[s] = -1  # not there before: no input
+                            before.setdefault(s, 0)
                 levels.append(used + program.workspace[arg])
                 for s in (*program.reads[arg], *program.writes[arg]):
                     if code == RERUN:
@@ -98,8 +99,11 @@ class Levels:
                 used -= program.size[arg]
                 freed[arg] = (op, at)
                 # Before the operator that a run is for, only what dies in the run is freed.
-                if run.end == at and before.get(arg, -1) >= 0:
-                    run.inputs.append((before[arg], run.first, program.size[arg]))
+                if run.end == at and arg in before:
+                    if not before[arg]:
+                        run.own.add(arg)
+                    elif before[arg] > 0:
+                        run.inputs.append((before[arg], run.first, program.size[arg]))
         for s, (left, first) in freed.items():
             self.spans[s, left] = (first, len(levels))
         return levels
@@ -115,11 +119,13 @@ class Levels:
         """The least HBM in which the plan runs without these absences and, if they are over by one, without that
         `recompute` (its place in the plan), everything else as it is."""
         steps: dict[int, int] = defaultdict(int)
+        run = _Run() if recompute is None else self.runs[recompute]
         for absence in absences:
+            if absence.storage in run.own:
+                continue
             first, end = self.spans[absence.storage, absence.left]
             steps[first] += self.size[absence.storage]
             steps[end] -= self.size[absence.storage]
-        run = _Run() if recompute is None else self.runs[recompute]
         for first, end, size in run.inputs:
             steps[first] -= size
             steps[end] += size
