@@ -323,7 +323,20 @@ def emit_plan(answer: Plan, output: Path | None, as_json: bool) -> None:
     )
     if bound is not None:
         line += f"; at most {100 * bound.gap:.2f} % above the bound, {bound.status}"
+    line += _peak_told(answer)
     _answer(summary, line, as_json)
+
+
+def _peak_told(answer: Plan) -> str:
+    """Of a plan for the least peak, what is proven of that."""
+    told = answer.explain[0] if answer.objective == "min_peak" and answer.explain else {}
+    if "least_hbm_bytes" not in told:
+        return ""
+    least, lower = told["least_hbm_bytes"], told["lower_bound_bytes"]
+    slower = " so fast" if "max_slowdown" in told else ""
+    if least <= lower:
+        return f"; no plan{slower} needs less HBM (proven)"
+    return f"; no plan{slower} needs less than {sizes.told(lower)} of HBM (proven), {sizes.told(least)} is in hand"
 
 
 def _answer(figures: dict[str, Any], line: str, as_json: bool) -> None:

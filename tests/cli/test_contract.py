@@ -143,6 +143,11 @@ def test_the_least_peak_within_a_slowdown(cli: Cli, profile: str) -> None:
     assert cli.answer["explain"][0]["least_hbm_bytes"] == cli.answer["budget"]["hbm_bytes"] == 640 * MIB
     assert cli(*common, str(768 * MIB), "--max-slowdown", "0.1") == 0
     assert cli.answer["explain"][0]["least_hbm_bytes"] == cli.answer["explain"][0]["lower_bound_bytes"] == 512 * MIB
+    output = ("-o", Path(profile).with_name("least.json"))
+    assert cli(*common, str(768 * MIB), "--max-slowdown", "0.1", *output) == 0
+    assert "no plan so fast needs less HBM (proven)" in cli.out
+    assert cli(*common, str(768 * MIB), "--max-slowdown", "0", "--time-limit", "0", *output) == 0
+    assert "feasible; no plan so fast needs less than 512.00 MiB of HBM (proven), 768.00 MiB is in hand" in cli.out
     assert cli(*common, str(600 * MIB), "--max-slowdown", "0") == 3
     assert cli.answer["reachable_bytes"] == 640 * MIB and "slowdown" in cli.answer["reliefs"][0]["relief"]
 
