@@ -116,6 +116,18 @@ BAD = [
         "$.device.links.latency_us",
         "1e+14 us of latency",
     ),
+    (
+        encoded(operators=[{"duration_us": 1, "name": "NaN"}, {"duration_us": float("nan")}]),
+        "$.operators[1].duration_us",
+        "NaN is no number",
+    ),
+    (
+        encoded(device={"links": {"latency_us": float("-inf"), "h2d_bytes_per_s": float("inf")}}),
+        "$.device.links.latency_us",
+        "-Infinity is no number",
+    ),
+    (encoded(operators=[{"duration_us": "x"}, {"duration_us": float("nan")}]), "$", "not JSON"),
+    (encoded(storages=[{"id": 7, "bytes": 1}], x=float("nan")), "$", "not JSON"),
     (encoded(x=[{}] * 10)[:-1] + b",]}", "$", "not JSON"),
     (gzip.compress(gzip.compress(encoded())), "$", "compressed twice"),
     (gzip.compress(encoded())[:-5], "$", "truncated gzip"),
