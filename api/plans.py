@@ -14,6 +14,7 @@ from api.problems import ProblemError, documented, not_found, timing_only
 from api.service import Here, SmallBody
 from hyperopt.documents import DocumentError
 from hyperopt.node import Node
+from hyperopt.node import check as check_node
 from hyperopt.plan import HOST, Budget, Objective
 from hyperopt.store.plans import get_etag, get_plan
 from hyperopt.store.profiles import ProfileSummary, get_summary
@@ -137,11 +138,12 @@ def _check_tiers(asked: PlanAsked, profile: ProfileSummary) -> None:
 
 
 def _node(asked: PlanAsked) -> Node | None:
-    """The node, refused where the host budget asked for is not safe there."""
+    """The node, refused where it contradicts itself, or the host budget asked for is not safe there."""
     if asked.node is None:
         return None
     node = Node(**asked.node.model_dump())
     try:
+        check_node(node, "$.node")
         node.check(asked.budget.tiers.get(HOST, 0), f"$.budget.tiers.{HOST}")
     except DocumentError as unsafe:
         raise ProblemError(

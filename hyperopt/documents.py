@@ -124,7 +124,9 @@ def decode(data: bytes, kind: type[T], family: str, major: int, limit: int = MAX
         field, problem = _place(error)
         raise DocumentError(field, problem, _remedy(kind, field, problem)) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise DocumentError("$", f"not JSON: {error}", "send a complete UTF-8 JSON document") from error
+        raise _no_number(plain, kind, error) or DocumentError(
+            "$", f"not JSON: {error}", "send a complete UTF-8 JSON document"
+        ) from error
     return document, sorted(f"unknown field {name} left out" for name in unknown)
 
 
@@ -132,6 +134,28 @@ def _place(error: msgspec.ValidationError) -> tuple[str, str]:
     """(field, problem) of a message such as ``Expected `int` - at `$.operators[0].reads[1]` ``."""
     problem, _, place = str(error).partition(" - at ")
     return place.replace("`", "") or "$", problem
+
+
+_NO_NUMBER = re.compile(rb"-?(NaN|Infinity)\b", re.IGNORECASE)
+
+
+def _no_number(plain: bytes, kind: Any, error: Exception) -> DocumentError | None:
+    """The fault of a NaN or an infinity, by its field: with an object in its place the decoder says which that is."""
+    at = re.search(r"\(byte (\d+)\)", str(error))
+    start = int(at[1]) if at else 0
+    start -= plain[start - 1 : start] == b"-"
+    found = _NO_NUMBER.match(plain, start) if at else None
+    if found is None:
+        return None
+    try:
+        msgspec.json.decode(plain[:start] + b"{}" + _NO_NUMBER.sub(b"0", plain[found.end() :]), type=kind)
+    except msgspec.ValidationError as misplaced:
+        field, problem = _place(misplaced)
+        if problem.endswith("got `object`"):  # else it is another fault, before this one
+            return DocumentError(field, f"not JSON: {found[0].decode()} is no number there", "give a finite number")
+    except msgspec.DecodeError:
+        pass
+    return None
 
 
 def _remedy(kind: Any, field: str, problem: str) -> str:

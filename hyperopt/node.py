@@ -141,11 +141,19 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def load(data: bytes, limit: int = MAX_DOCUMENT_BYTES) -> tuple[Node, list[str]]:
     """A node from document bytes (`hyperopt.node/1`), and warnings. Raises `DocumentError`."""
     node, warnings = decode(data, Node, FAMILY, MAJOR, limit)
+    check(node)
+    return node, warnings
+
+
+def check(node: Node, at: str = "$") -> None:
+    """Raises `DocumentError` where a node's figures, at `at` in their document, contradict each other."""
     if node.in_use_bytes > node.allowed_bytes:
         limit_of = "cgroup_limit_bytes" if node.allowed_bytes < node.memory_bytes else "memory_bytes"
         problem = f"{node.in_use_bytes} bytes are more than {limit_of}, {node.allowed_bytes}"
-        raise DocumentError("$.in_use_bytes", problem, "give what is in use of what is allowed, both in bytes")
-    return node, warnings
+        raise DocumentError(f"{at}.in_use_bytes", problem, "give what is in use of what is allowed, both in bytes")
+    if node.copying_ranks is not None and node.copying_ranks > node.ranks:
+        problem = f"{node.copying_ranks} copy at once, of {node.ranks} ranks"
+        raise DocumentError(f"{at}.copying_ranks", problem, "give at most `ranks`, or leave it out where all copy")
 
 
 def _gib(size: int) -> str:

@@ -82,7 +82,8 @@ class Predicted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
-    """No plan within the budget has a step time below `step_us`; `gap` = (plan - bound) / bound."""
+    """No plan within the budget has a step time below `step_us`; `gap` = (plan - bound) / bound. Optimal is a plan
+    whose step is the bound, and for `min_peak` only one whose peak is proven the least, too."""
 
     step_us: float = 0.0
     gap: float = 0.0

@@ -32,6 +32,9 @@ Phase = Literal["forward", "backward", "optimizer", "other"]
 Kind = Literal["parameter", "gradient", "optimizer_state", "activation", "kv_cache", "input", "other"]
 Certainty = Literal["measured", "inferred", "unknown"]
 
+LONGEST_COPY_NS = 2**53
+"""Above this, 104 days, the copy of one storage is a fault of the link's figures, and sums of them leave 64 bits."""
+
 COMPUTE = "compute"
 """The stream at whose operators actions and recomputes may stand (docs/reference/execution-model.md, rule 3)."""
 
@@ -253,6 +256,7 @@ def check(profile: Profile) -> None:
     _check_storages(profile)
     _check_accesses(profile)
     _check_tiers(profile.device)
+    _check_copies(profile)
 
 
 def _check_tiers(device: Device) -> None:
@@ -269,6 +273,27 @@ def _check_tiers(device: Device) -> None:
         if name == "host" and any(figure and figure != here for figure, here in zip(flat, listed, strict=True)):
             problem = "tier 'host' is also given by device.host_bytes and device.links, with other figures"
             raise DocumentError(field, problem, "give it in one of the two places")
+
+
+def _check_copies(profile: Profile) -> None:
+    """Every path that is there must bring the largest storage over within `LONGEST_COPY_NS`."""
+    largest = max((s for s in profile.storages if s.offloadable), key=lambda s: s.bytes, default=None)
+    if largest is None:
+        return
+    listed = {tier.name: f"$.device.links.tiers[{i}]" for i, tier in enumerate(profile.device.links.tiers)}
+    for name, tier in profile.device.tiers.items():
+        for field, out in (("d2h_bytes_per_s", True), ("h2d_bytes_per_s", False)):
+            bandwidth = getattr(tier, field)
+            if not bandwidth or tier.copy_ns(largest.bytes, out=out) <= LONGEST_COPY_NS:
+                continue
+            late = ns(tier.latency_us) > LONGEST_COPY_NS // 2
+            problem = (
+                f"tier {name!r}: a copy of storage {largest.id}, {largest.bytes} bytes, would take more than 2^53 ns "
+                f"(104 days) at {bandwidth:g} bytes/s and {tier.latency_us:g} us of latency"
+            )
+            remedy = "give microseconds" if late else "give bytes per second, or 0 where there is no such path"
+            at = listed.get(name, "$.device.links")
+            raise DocumentError(f"{at}.{'latency_us' if late else field}", problem, remedy)
 
 
 def _check_storages(profile: Profile) -> None:

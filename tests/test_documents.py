@@ -101,6 +101,33 @@ BAD = [
         "$.storages[1].part_of",
         "part of itself",
     ),
+    (
+        encoded(device={"links": {"d2h_bytes_per_s": 1e-6, "h2d_bytes_per_s": 10**9}}),
+        "$.device.links.d2h_bytes_per_s",
+        "a copy of storage 7, 10 bytes, would take more than 2^53 ns",
+    ),
+    (
+        encoded(device={"links": {"tiers": [{"name": "host"}, {"name": "pool", "h2d_bytes_per_s": 1e-300}]}}),
+        "$.device.links.tiers[1].h2d_bytes_per_s",
+        "tier 'pool': a copy of storage 7",
+    ),
+    (
+        encoded(device={"links": {"h2d_bytes_per_s": 10**9, "latency_us": 1e14}}),
+        "$.device.links.latency_us",
+        "1e+14 us of latency",
+    ),
+    (
+        encoded(operators=[{"duration_us": 1, "name": "NaN"}, {"duration_us": float("nan")}]),
+        "$.operators[1].duration_us",
+        "NaN is no number",
+    ),
+    (
+        encoded(device={"links": {"latency_us": float("-inf"), "h2d_bytes_per_s": float("inf")}}),
+        "$.device.links.latency_us",
+        "-Infinity is no number",
+    ),
+    (encoded(operators=[{"duration_us": "x"}, {"duration_us": float("nan")}]), "$", "not JSON"),
+    (encoded(storages=[{"id": 7, "bytes": 1}], x=float("nan")), "$", "not JSON"),
     (encoded(x=[{}] * 10)[:-1] + b",]}", "$", "not JSON"),
     (gzip.compress(gzip.compress(encoded())), "$", "compressed twice"),
     (gzip.compress(encoded())[:-5], "$", "truncated gzip"),
@@ -117,6 +144,15 @@ def test_faults_name_field_problem_and_remedy(data: bytes, field: str, problem: 
     assert refused.value.field == field
     assert problem in refused.value.problem
     assert refused.value.remedy and refused.value.remedy in str(refused.value)
+
+
+def test_a_slow_link_that_brings_the_largest_storage_over_is_a_link() -> None:
+    """As slow as it may be: 10 bytes in 2^53 ns; what may not leave HBM, and what is no path, are not looked at."""
+    slow = {"d2h_bytes_per_s": 10 * 1e9 / 2**53 * (1 + 1e-12), "h2d_bytes_per_s": 0, "latency_us": 0}
+    stuck = {"id": 8, "bytes": 2**50, "offloadable": False}
+    profile, _ = profiles.load(encoded(device={"links": slow}, storages=[{"id": 7, "bytes": 10}, stuck]))
+    assert profile.device.tiers["host"].copy_ns(10, out=True) <= profiles.LONGEST_COPY_NS
+    profiles.load(encoded(device={"links": {"d2h_bytes_per_s": 1e-300}}, storages=[{**stuck, "id": 7}]))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ import errno
 import io
 import sys
 import traceback
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from hyperopt import names
 from hyperopt.cli import (
@@ -51,8 +52,19 @@ CLOSED = 141
 # BadParameter tells which.
 UsageError = typer.BadParameter.__bases__[0]
 
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        """Typer answers Ctrl-C without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
 app = typer.Typer(
     name="hyperopt",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

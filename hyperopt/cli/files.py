@@ -90,35 +90,36 @@ def plan(
     """Make a plan for a profile. Exit 0: a plan; 3: infeasible, with the numbers in JSON; 130: Ctrl-C, with the best
     plan so far if there is one."""
     from hyperopt.cli.interrupt import INTERRUPTED, interruptible
-    from hyperopt.cli.robust import robustly
-    from solver import NotPlannable, Request, solve
 
-    check_output(output)
-    document = read_profile(profile)
-    budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
-    if time_limit is None and work_limit is None:
-        time_limit = 60.0
-    if max_slowdown is not None and objective != "min_peak":
-        raise typer.BadParameter("is for --objective min_peak", param_hint="--max-slowdown")
-    request = Request(
-        budget,
-        _objective(objective),
-        time_limit_s=time_limit,
-        work_limit=work_limit,
-        seed=seed,
-        max_slowdown=max_slowdown,
-        node=read_node(node, document, budget),
-    )
-    if (model is None) != (quantile is None):
-        raise typer.BadParameter("--model and --quantile go together", param_hint="--quantile")
-    try:
-        with interruptible() as interrupt:
+    with interruptible() as interrupt:  # from here on: one that comes while the profile is read ends the search too
+        from hyperopt.cli.robust import robustly
+        from solver import NotPlannable, Request, solve
+
+        check_output(output)
+        document = read_profile(profile)
+        budget = Budget(hbm_bytes=hbm_bytes, tiers=tier_budgets(document, tier_bytes))
+        if time_limit is None and work_limit is None:
+            time_limit = 60.0
+        if max_slowdown is not None and objective != "min_peak":
+            raise typer.BadParameter("is for --objective min_peak", param_hint="--max-slowdown")
+        request = Request(
+            budget,
+            _objective(objective),
+            time_limit_s=time_limit,
+            work_limit=work_limit,
+            seed=seed,
+            max_slowdown=max_slowdown,
+            node=read_node(node, document, budget),
+        )
+        if (model is None) != (quantile is None):
+            raise typer.BadParameter("--model and --quantile go together", param_hint="--quantile")
+        try:
             if model is None or quantile is None:
                 answer = solve(document, request, cancelled=interrupt)
             else:
                 answer = robustly(document, request, model, quantile, operators, interrupt, say)
-    except NotPlannable as refused:
-        raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
+        except NotPlannable as refused:
+            raise DocumentError("$.storages", str(refused), MEMORY_TOO) from refused
     if not isinstance(answer, Plan):
         print(msgspec.json.encode(answer).decode())
         reachable = "unknown" if answer.reachable_bytes is None else f"{answer.reachable_bytes}"
@@ -198,7 +199,7 @@ def validate(
     else:
         for v in found:
             print(f"{v.code}: {v.message}")
-        print(f"{len(found)} violations" if found else "valid")
+        print(f"{len(found)} violation{'s' if len(found) > 1 else ''}" if found else "valid")
     return VIOLATIONS if found else 0
 
 
@@ -336,7 +337,20 @@ def emit_plan(answer: Plan, output: Path | None, as_json: bool) -> None:
     )
     if bound is not None:
         line += f"; at most {100 * bound.gap:.2f} % above the bound, {bound.status}"
+    line += _peak_told(answer)
     _answer(summary, line, as_json)
+
+
+def _peak_told(answer: Plan) -> str:
+    """Of a plan for the least peak, what is proven of that."""
+    told = answer.explain[0] if answer.objective == "min_peak" and answer.explain else {}
+    if "least_hbm_bytes" not in told:
+        return ""
+    least, lower = told["least_hbm_bytes"], told["lower_bound_bytes"]
+    slower = " so fast" if "max_slowdown" in told else ""
+    if least <= lower:
+        return f"; no plan{slower} needs less HBM (proven)"
+    return f"; no plan{slower} needs less than {sizes.told(lower)} of HBM (proven), {sizes.told(least)} is in hand"
 
 
 def _answer(figures: dict[str, Any], line: str, as_json: bool) -> None:

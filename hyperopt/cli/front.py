@@ -53,28 +53,29 @@ def pareto(
     Exit 3: there is none at all; 130: Ctrl-C, with what had been found.
     """
     from hyperopt.cli.interrupt import INTERRUPTED, interruptible
-    from solver import NotPlannable, Request
-    from solver import pareto as trace
 
-    check_output(output)
-    document = read_profile(profile)
-    if time_limit is None and work_limit is None:
-        time_limit = 60.0
-    budget = Budget(tiers=tier_budgets(document, tier_bytes))
-    request = Request(
-        budget,
-        "pareto",
-        time_limit_s=time_limit,
-        work_limit=work_limit,
-        seed=seed,
-        points=points,
-        node=read_node(node, document, budget),
-    )
-    try:
-        with interruptible() as interrupt:
+    with interruptible() as interrupt:  # from here on: one that comes while the profile is read ends the search too
+        from solver import NotPlannable, Request
+        from solver import pareto as trace
+
+        check_output(output)
+        document = read_profile(profile)
+        if time_limit is None and work_limit is None:
+            time_limit = 60.0
+        budget = Budget(tiers=tier_budgets(document, tier_bytes))
+        request = Request(
+            budget,
+            "pareto",
+            time_limit_s=time_limit,
+            work_limit=work_limit,
+            seed=seed,
+            points=points,
+            node=read_node(node, document, budget),
+        )
+        try:
             front = trace(document, request, cancelled=interrupt)
-    except NotPlannable as why:
-        raise DocumentError("$.storages", str(why), MEMORY_TOO) from why
+        except NotPlannable as why:
+            raise DocumentError("$.storages", str(why), MEMORY_TOO) from why
     if output is not None:
         write(front, output)
     print(msgspec.json.encode(front).decode() if as_json else _table(front))

@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
-from hyperopt.plan import Budget, Plan, Residency
+from hyperopt.plan import Residency
 from hyperopt.replay import Copy, Timeline
-from hyperopt.script import COPY_IN, EXEC, RELEASE, RERUN, write_script
-from solver.residency.problem import Int64s, Problem
+from solver.residency.executions import Executions
+from solver.residency.problem import Problem
 
 
 class Ran(Protocol):
@@ -59,8 +57,11 @@ class Absence:
         return self.end - self.start
 
 
-def absences(problem: Problem, ran: Ran) -> dict[int, list[Absence]]:
-    """By storage position, in order, where the plan has a storage out of HBM while the step still needs it."""
+def absences(problem: Problem, ran: Ran, executions: Executions) -> dict[int, list[Absence]]:
+    """By storage position, in order, where the plan has a storage out of HBM while the step still needs it.
+
+    `executions`: those of the plan.
+    """
     residency, timeline = ran.residency, ran.timeline
     position, n = problem.program.position, problem.n
     left: dict[int, list[int]] = {position[id]: [-1] for id in residency.initial}
@@ -88,7 +89,11 @@ def absences(problem: Problem, ran: Ran) -> dict[int, list[Absence]]:
             start = _freed(problem, timeline, s, op, outs[s])
             if i < len(back):
                 until, copy, rerun = back[i]
-                end = copy.issue if copy is not None else timeline.start[until]
+                if copy is not None:
+                    end = copy.issue
+                else:
+                    assert rerun is not None
+                    end = executions.made_again(rerun, s)
                 own.append(Absence(s, op, until, start, max(start, end), copy, rerun))
             elif problem.program.returns[s]:
                 own.append(Absence(s, op, n, start, max(start, timeline.step_ns)))
@@ -107,47 +112,3 @@ def _freed(problem: Problem, timeline: Timeline, s: int, op: int, outs: Sequence
         time = max(time, timeline.end[problem.accesses[s][used - 1]])
     i = bisect_right(outs, op, key=lambda copy: copy.op)
     return max(time, outs[i - 1].end) if i else time
-
-
-class Levels:
-    """HBM in listed order under a plan, base included: the most at each operator, and the most over a range."""
-
-    def __init__(self, problem: Problem, residency: Residency) -> None:
-        tiers = problem.budget.tiers
-        script = write_script(
-            problem.profile, Plan(budget=Budget(hbm_bytes=2**53, tiers=tiers), residency=residency), None
-        )
-        program = problem.program
-        there = list(program.resident)
-        for s in script.starts_out:
-            there[s] = False
-        used = problem.profile.device.base_bytes
-        used += sum(size for size, in_hbm in zip(program.size, there, strict=True) if in_hbm)
-        levels = [0] * problem.n
-        for code, arg, op in zip(script.codes, script.args, script.at, strict=True):
-            if code in (EXEC, RERUN):
-                for s in program.writes[arg]:
-                    if not there[s]:
-                        there[s] = True
-                        used += program.size[s]
-                levels[op] = max(levels[op], used + program.workspace[arg])
-            elif code == RELEASE:
-                there[arg] = False
-                used -= program.size[arg]
-            elif code == COPY_IN:
-                there[arg] = True
-                used += program.size[arg]
-                levels[op] = max(levels[op], used)
-        self.rows: list[Int64s] = [np.asarray(levels, dtype=np.int64)]
-        width = 1
-        while 2 * width <= problem.n:  # rows[j][i]: the most at operators [i, i + 2^j)
-            row = self.rows[-1]
-            self.rows.append(np.maximum(row[:-width], row[width:]))
-            width *= 2
-
-    def most(self, first: int, end: int) -> int:
-        """The most at operators [first, end); 0 where there are none."""
-        if first >= end:
-            return 0
-        j = (end - first).bit_length() - 1
-        return int(max(self.rows[j][first], self.rows[j][end - (1 << j)]))

@@ -6,14 +6,16 @@ left as it is.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from typing import Any
 
-from hyperopt.plan import Recompute
+from hyperopt.plan import Budget, Plan, Recompute
 from hyperopt.profile import Storage
 from hyperopt.replay import Copy
-from solver.residency.absence import Absence, Levels, Ran, absences
+from hyperopt.script import write_script
+from solver.residency.absence import Absence, Ran, absences
+from solver.residency.executions import Executions
+from solver.residency.levels import Levels
 from solver.residency.problem import Problem
 
 DETAILED = 2000
@@ -30,8 +32,9 @@ def explain(problem: Problem, ran: Ran) -> tuple[dict[str, Any], ...]:
     """One entry a decision, the largest savings (bytes x time off HBM) first.
 
     *move*: `gib_seconds` saved, `absent_us` in all, `copies_out_us`, `copies_in_us`, `slack_us` of each copy back (how
-    long before its first user started it was complete; negative: how long that one waited for it), `link_share` (of
-    the step, by tier and direction). *recompute*: `recompute_us`, and `also`, what comes back by the same operators.
+    long before its first user started, for the first time or again, it was complete; negative: how long that one
+    waited for it), `link_share` (of the step, by tier and direction). *recompute*: `recompute_us`, and `also`, what
+    comes back by the same operators.
     `alternatives`: `keep`, `recompute` or `move`: {us} or {why_not}. `why`: the same in a sentence.
     """
     if ran.residency.empty:
@@ -42,7 +45,10 @@ def explain(problem: Problem, ran: Ran) -> tuple[dict[str, Any], ...]:
 class _Explainer:
     def __init__(self, problem: Problem, ran: Ran) -> None:
         self.problem, self.ran, self.timeline = problem, ran, ran.timeline
-        self.levels = Levels(problem, ran.residency)
+        roomy = Budget(hbm_bytes=2**53, tiers=problem.budget.tiers)
+        script = write_script(problem.profile, Plan(budget=roomy, residency=ran.residency), None)
+        self.levels = Levels(problem, ran.residency, script)
+        self.executions = Executions(problem, ran.residency, ran.timeline, script)
         self.copies: dict[int, list[Copy]] = defaultdict(list)
         position = problem.program.position
         for copy in self.timeline.copies:
@@ -51,13 +57,12 @@ class _Explainer:
             self.copies[position[id]]  # an entry, even where it never comes
         self.moved: dict[int, list[Absence]] = {s: [] for s in self.copies}
         self.remade: dict[int, list[Absence]] = defaultdict(list)
-        for s, own in absences(problem, ran).items():
+        for s, own in absences(problem, ran, self.executions).items():
             for absence in own:
                 if absence.rerun is not None:
                     self.remade[absence.rerun].append(absence)
                 else:
                     self.moved.setdefault(s, []).append(absence)
-        self.before = _before_on_stream(problem)
 
     def entries(self) -> tuple[dict[str, Any], ...]:
         sizes, recompute = self.problem.program.size, self.ran.residency.recompute
@@ -65,10 +70,7 @@ class _Explainer:
         saved += [(sum(sizes[a.storage] * a.length for a in self.remade[i]), True, i) for i in range(len(recompute))]
         saved.sort(key=lambda entry: (-entry[0], entry[1], entry[2]))
         detailed, others = saved[:DETAILED], saved[DETAILED:]
-        entries = [
-            self._remade(recompute[i], self.remade[i], saving) if again else self._moved(i, saving)
-            for saving, again, i in detailed
-        ]
+        entries = [self._remade(i, saving) if again else self._moved(i, saving) for saving, again, i in detailed]
         return tuple(entries) + self._others(others)
 
     def _head(self, storage: Storage, decision: str, saving: int) -> dict[str, Any]:
@@ -112,15 +114,12 @@ class _Explainer:
     def _slack(self, s: int, copy: Copy) -> float | None:
         """Microseconds from the copy's end to the start of its first user, or, negative, from when that user's stream
         was free to the copy's end; None without a user."""
-        users = self.problem.accesses[s]
-        i = bisect_left(users, copy.op)
-        if i == len(users):
+        user = self.executions.user(s, copy.op)
+        if user is None:
             return None
-        user, timeline = users[i], self.timeline
-        if timeline.start[user] > copy.end:
-            return (timeline.start[user] - copy.end) / 1000
-        before = self.before[user]
-        return min(0, (timeline.end[before] if before >= 0 else 0) - copy.end) / 1000
+        if user.start > copy.end:
+            return (user.start - copy.end) / 1000
+        return min(0, user.free - copy.end) / 1000
 
     def _link_share(self, copies: list[Copy]) -> dict[str, float]:
         share: dict[str, float] = defaultdict(float)
@@ -130,15 +129,9 @@ class _Explainer:
             )
         return dict(share)
 
-    def _keep(self, own: list[Absence]) -> dict[str, Any]:
-        """What HBM would have to hold, in listed order, if these absences did not happen and all others did."""
-        sizes = self.problem.program.size
-        needs = [
-            most + sizes[absence.storage]
-            for absence in own
-            if (most := self.levels.most(absence.left + 1, min(absence.back, self.problem.n)))
-        ]
-        hbm = max(needs, default=0)
+    def _keep(self, own: list[Absence], recompute: int | None = None) -> dict[str, Any]:
+        """The least HBM in which the plan would run if these absences did not happen, and all others did."""
+        hbm = self.levels.kept(own, recompute)
         return {"hbm_bytes": hbm, "over_budget_bytes": max(0, hbm - self.problem.hbm_bytes)}
 
     def _tiers(self, storage: Storage) -> dict[str, dict[str, Any]]:
@@ -182,10 +175,11 @@ class _Explainer:
 
     # -- recomputes --------------------------------------------------------------------------------------------
 
-    def _remade(self, recompute: Recompute, own: list[Absence], saving: int) -> dict[str, Any]:
-        problem = self.problem
+    def _remade(self, i: int, saving: int) -> dict[str, Any]:
+        problem, own = self.problem, self.remade[i]
+        recompute: Recompute = self.ran.residency.recompute[i]
         storage = problem.profile.by_id[recompute.storage]
-        keep, move = self._keep(own), self._move(storage)
+        keep, move = self._keep(own, i), self._move(storage)
         storages = problem.profile.storages
         entry = self._head(storage, "recompute", saving) | {
             "before_op": recompute.before_op,
@@ -282,13 +276,3 @@ def _remake(problem: Problem, s: int, absence: Absence) -> dict[str, Any]:
             if span is None or not span[0] <= at < span[1]:
                 frontier.append(version)
     return {"us": sum(program.duration[k] for k in needed) / 1000, "operators": len(needed)}
-
-
-def _before_on_stream(problem: Problem) -> list[int]:
-    """Per operator, the one before it on its stream; -1 for the first."""
-    latest: dict[int, int] = {}
-    before = []
-    for op, stream in enumerate(problem.program.stream):
-        before.append(latest.get(stream, -1))
-        latest[stream] = op
-    return before

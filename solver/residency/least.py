@@ -28,6 +28,9 @@ from solver.residency.front import carried, in_hand, within
 from solver.residency.problem import Problem
 from solver.residency.solve import solve_residency
 
+NOT_LEAST = "the step is proven, the peak is not"
+"""Why a plan that is as fast as can be in its budget is not called optimal: less HBM may do."""
+
 FINENESS = 2000
 """The bisection ends when what is open is this small a part of the unplanned peak."""
 
@@ -38,7 +41,8 @@ def least_peak(
     """The fastest plan found within the least HBM that any plan in hand needs, not above the request's budget.
 
     With `request.max_slowdown`: within the least HBM for which a plan is at most that much slower than the unlimited
-    step. `explain` starts with {least_hbm_bytes, lower_bound_bytes}: the least is proven where the two are equal.
+    step. `explain` starts with {least_hbm_bytes, lower_bound_bytes}: the least is proven where the two are equal, and
+    only there can the plan be optimal.
     """
     if request.max_slowdown is not None:
         return _Bisection(profile, request, request.max_slowdown, cancelled, on_progress).run()
@@ -49,21 +53,40 @@ def least_peak(
         request = replace(request, time_limit_s=max(0.0, limit - (time.monotonic() - began)))
     if isinstance(floor, Plan):  # nothing takes any memory
         return floor
-    least, asked = floor.reachable_bytes, request.budget.hbm_bytes
+    least, asked, lower = floor.reachable_bytes, request.budget.hbm_bytes, floor.lower_bound_bytes
+
+    def tell(found: Progress) -> None:
+        on_progress(replace(found, plan=_proven(found.plan, lower)))
+
     if least is None or asked is None or least > asked:
-        return solve_residency(profile, request, cancelled, on_progress)
+        late = solve_residency(profile, request, cancelled, tell)
+        if isinstance(late, Infeasible):
+            return late
+        assert late.predicted is not None
+        return _explained(late, {"least_hbm_bytes": late.predicted.peak_bytes, "lower_bound_bytes": lower})
     smallest = in_hand(Problem(profile, within(request, least).budget), request, floor)
     starts = () if smallest is None else (smallest.residency,)
-    plan = solve_residency(profile, replace(within(request, least), starts=starts), cancelled, on_progress)
+    plan = solve_residency(profile, replace(within(request, least), starts=starts), cancelled, tell)
     if isinstance(plan, Infeasible):
         if smallest is None:
             return plan
         plan = smallest
-    return _explained(plan, {"least_hbm_bytes": least, "lower_bound_bytes": floor.lower_bound_bytes})
+    return _explained(plan, {"least_hbm_bytes": least, "lower_bound_bytes": lower})
 
 
 def _explained(plan: Plan, figures: dict[str, Any]) -> Plan:
+    """The plan with these figures of its peak before all else, and what they prove."""
+    plan = _proven(plan, figures["lower_bound_bytes"])
     return msgspec.structs.replace(plan, explain=(figures, *plan.explain))
+
+
+def _proven(plan: Plan, lower: int) -> Plan:
+    """The plan, called optimal only where its peak is the least too: none that would do needs less than `lower`."""
+    assert plan.bound is not None and plan.predicted is not None
+    if plan.bound.status != "optimal" or plan.predicted.peak_bytes <= lower:
+        return plan
+    bound = msgspec.structs.replace(plan.bound, status="feasible", stop_reason=NOT_LEAST)
+    return msgspec.structs.replace(plan, bound=bound)
 
 
 @dataclass
@@ -161,7 +184,8 @@ class _Bisection:
             self.best = plan
             if self.request.budget.hbm_bytes is not None and least <= self.request.budget.hbm_bytes:
                 assert plan.predicted is not None and plan.bound is not None
-                self.on_progress(Progress("bisection", plan.predicted.step_us, plan.bound.step_us, plan))
+                told = _proven(plan, self.lower)
+                self.on_progress(Progress("bisection", plan.predicted.step_us, plan.bound.step_us, told))
 
     def _remember(self, found: Plan) -> None:
         assert found.predicted is not None and found.budget.hbm_bytes is not None

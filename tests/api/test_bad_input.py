@@ -62,8 +62,8 @@ FAULTS: dict[str, tuple[bytes, str, str]] = {
     ),
     "NaN": (
         GOOD.replace(b'"duration_us":10000', b'"duration_us":NaN', 1),
-        "$",
-        "not JSON",
+        "$.operators[0].duration_us",
+        "NaN is no number",
     ),
     "read before write": (
         changed(lambda t: t["operators"][1].update(reads=[1])),
@@ -229,6 +229,9 @@ def test_requests_beyond_what_profile_or_server_have(http: httpx.Client, fresh: 
     assert "at most 100 bytes" in unsafe.json()["remedy"]
     strange = http.post("/v1/plans", json={"profile": id, "node": {"memory_bytes": 1000, "ranks": 0}})
     assert strange.status_code == 422 and strange.json()["field"] == "$.node.ranks"
+    crowded = {"memory_bytes": 1000, "ranks": 2, "copying_ranks": 3}
+    crowd = http.post("/v1/plans", json={"profile": id, "node": crowded})
+    assert crowd.status_code == 422 and crowd.json()["field"] == "$.node.copying_ranks"
     slow = http.post("/v1/plans", json={"profile": id, "max_slowdown": 0.1})
     assert slow.status_code == 422 and slow.json()["field"] == "$.max_slowdown"
     patience = http.post("/v1/plans", json={"profile": id, "time_limit_s": 101})

@@ -51,6 +51,13 @@ def test_c12_budgets_of_all_ranks_add_up(ranks: int) -> None:
     assert beside.largest_rank_bytes == C12.largest_bytes - (ranks - 1) * GIB // 2
 
 
+def test_more_ranks_that_copy_than_there_are_is_refused() -> None:
+    with pytest.raises(DocumentError, match="3 copy at once, of 2 ranks") as refused:
+        nodes.load(msgspec.json.encode(Node(memory_bytes=GIB, ranks=2, copying_ranks=3)))
+    assert refused.value.field == "$.copying_ranks" and refused.value.remedy
+    nodes.load(msgspec.json.encode(Node(memory_bytes=GIB, ranks=2, copying_ranks=2)))
+
+
 @pytest.mark.parametrize(("limit", "named"), [(None, "memory_bytes"), (5 * GIB, "cgroup_limit_bytes")])
 def test_more_in_use_than_there_is_is_refused(limit: int | None, named: str) -> None:
     node = Node(memory_bytes=8 * GIB, cgroup_limit_bytes=limit, in_use_bytes=9 * GIB)

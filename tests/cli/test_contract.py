@@ -16,6 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from hyperopt.__main__ import main as console
+from hyperopt.cli import files, front
 from hyperopt.documents import write
 from hyperopt.plan import Action, Budget, Plan, Residency
 from hyperopt.profile import Profile
@@ -143,6 +145,11 @@ def test_the_least_peak_within_a_slowdown(cli: Cli, profile: str) -> None:
     assert cli.answer["explain"][0]["least_hbm_bytes"] == cli.answer["budget"]["hbm_bytes"] == 640 * MIB
     assert cli(*common, str(768 * MIB), "--max-slowdown", "0.1") == 0
     assert cli.answer["explain"][0]["least_hbm_bytes"] == cli.answer["explain"][0]["lower_bound_bytes"] == 512 * MIB
+    output = ("-o", Path(profile).with_name("least.json"))
+    assert cli(*common, str(768 * MIB), "--max-slowdown", "0.1", *output) == 0
+    assert "no plan so fast needs less HBM (proven)" in cli.out
+    assert cli(*common, str(768 * MIB), "--max-slowdown", "0", "--time-limit", "0", *output) == 0
+    assert "feasible; no plan so fast needs less than 512.00 MiB of HBM (proven), 768.00 MiB is in hand" in cli.out
     assert cli(*common, str(600 * MIB), "--max-slowdown", "0") == 3
     assert cli.answer["reachable_bytes"] == 640 * MIB and "slowdown" in cli.answer["reliefs"][0]["relief"]
 
@@ -354,6 +361,46 @@ def test_interrupted_it_ends_with_what_it_has(
         assert cli.answer["format"] == "hyperopt.plan/1"
     assert "interrupted: ending with the best plan so far" in cli.err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("command", ["plan", "pareto"])
+def test_interrupted_before_the_search_it_answers_too(
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, command: str, terminal: None
+) -> None:
+    """While the profile is read, say: the answer is what there is, or that of exit 3."""
+
+    def interrupted(path: Path) -> Profile:
+        signal.raise_signal(signal.SIGINT)
+        return read(path)
+
+    module = files if command == "plan" else front
+    read = files.read_profile
+    monkeypatch.setattr(module, "read_profile", interrupted)
+    asked = ("--hbm-bytes", str(640 * MIB)) if command == "plan" else ("--points", "2")
+    assert cli(command, profile, *asked, "--json") == 130
+    assert cli.answer and "interrupted: ending with the best plan so far" in cli.err
+
+
+def test_interrupted_elsewhere_it_says_so(
+    cli: Cli, profile: str, monkeypatch: pytest.MonkeyPatch, terminal: None
+) -> None:
+    def interrupted(path: Path) -> Profile:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files, "read_profile", interrupted)
+    assert cli("replay", profile) == 130
+    assert (cli.out, cli.err) == ("", "hyperopt: interrupted\n")
+
+
+def test_interrupted_while_it_is_being_loaded_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    class Loading:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "hyperopt.cli", Loading())
+    with pytest.raises(SystemExit) as left:
+        console()
+    assert left.value.code == 130 and capsys.readouterr().err == "hyperopt: interrupted\n"
 
 
 def test_a_background_job_hears_no_interrupt(

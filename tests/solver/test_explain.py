@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
+import msgspec
 import pytest
 
 from hyperopt.legality import OutOfMemory
 from hyperopt.plan import Action, Budget, Plan, Recompute, Residency
 from hyperopt.profile import Operator, Profile, Storage
 from hyperopt.replay import Timeline, replay
+from hyperopt.script import write_script
 from solver import Request, solve
 from solver.residency import explain as explaining
-from solver.residency.absence import Levels, absences
+from solver.residency.absence import absences
+from solver.residency.executions import Executions
 from solver.residency.explain import explain
+from solver.residency.levels import Levels
 from solver.residency.problem import Problem
 from tests.cases.test_planning import HOST, MIB, TRAP, back, out, step
 from tests.solver.test_residency import asked
@@ -112,12 +117,13 @@ def test_levels_are_those_of_replay(seed: int) -> None:
     profile, request = asked(seed)
     plan = solve(profile, request)
     if isinstance(plan, Plan):
-        levels = Levels(Problem(profile, plan.budget), plan.residency)
-        most = levels.most(0, len(profile.operators))
+        problem = Problem(profile, plan.budget)
+        levels = Levels(problem, plan.residency, write_script(profile, plan, None))
+        most = levels.most(0, levels.count)
         assert most == replay(profile, plan).static_peak_bytes
         with pytest.raises(OutOfMemory):
             replay(profile, plan, most - 1)
-        row = [levels.most(i, i + 1) for i in range(len(profile.operators))]
+        row = [levels.most(i, i + 1) for i in range(levels.count)]
         for first in range(len(row)):
             for end in range(first + 1, len(row) + 1):
                 assert levels.most(first, end) == max(row[first:end])
@@ -129,7 +135,9 @@ def test_absences_follow_one_another(seed: int) -> None:
     plan = solve(profile, request)
     if isinstance(plan, Plan):
         timeline = replay(profile, plan)
-        for own in absences(Problem(profile, plan.budget), Ran(plan.residency, timeline)).values():
+        problem = Problem(profile, plan.budget)
+        executions = Executions(problem, plan.residency, timeline, write_script(profile, plan, None))
+        for own in absences(problem, Ran(plan.residency, timeline), executions).values():
             for one in own:
                 assert 0 <= one.start <= one.end <= timeline.step_ns and one.left < one.back
             for one, other in pairwise(own):
@@ -155,3 +163,87 @@ def test_nothing_to_explain_says_so() -> None:
     assert "everything fits" in entry["note"]
     plan = solve(TRAP, Request(Budget(hbm_bytes=640 * MIB)))
     assert isinstance(plan, Plan) and all("why" in entry for entry in plan.explain)
+
+
+# A, of 16 MiB, is made by 1 from X, which 0 made; X leaves after 1 and is back for the run of 1 before 6.
+AGAIN = step(
+    {0: ([], [0]), 1: ([0], [1]), 2: ([1], []), 6: ([1], []), 8: ([0], [])},
+    [8 * MIB, 16 * MIB],
+    9,
+    us=1000,
+    recomputable=True,
+)
+X_US = 8 * MIB / (16 << 30) * 1e6
+DROP_A = Action(op=2, when="after", kind="release", storage=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "slack_us"), [(5, 1000 - X_US), (6, -X_US)], ids=["an operator ahead", "just before it"]
+)
+def test_the_first_user_of_a_copy_back_may_be_one_that_runs_again(before: int, slack_us: float) -> None:
+    """X comes back for the run again of 1 before 6; the next listed one that reads it is 8."""
+    again = Recompute(storage=1, before_op=6, ops=(1,))
+    moves = (*out(1, 0), back(before, 0), DROP_A)
+    entries = explain(*ran(AGAIN, Residency(actions=moves, recompute=(again,)), 100 * MIB))
+    moved = next(entry for entry in entries if entry["decision"] == "move")
+    assert moved["slack_us"] == [pytest.approx(slack_us, abs=0.002)]
+    told = f"{abs(moved['slack_us'][0]) / 1000:.3f} ms {'to spare' if slack_us > 0 else 'late'}"
+    assert told in moved["why"]
+
+
+def test_who_follows_a_run_again_has_waited_from_its_end_on() -> None:
+    """X is back before 6, behind a run again that does not need it and before 6, which does: the run hides the copy."""
+    profile = step(
+        {0: ([], [0]), 1: ([], [1]), 2: ([1], []), 6: ([0, 1], [])}, [8 * MIB, MIB], 7, us=1000, recomputable=True
+    )
+    again = (Recompute(storage=1, before_op=6, ops=(1,)),)
+    moves = (*out(0, 0), DROP_A, back(6, 0))
+    entries = explain(*ran(profile, Residency(actions=moves, recompute=again), 100 * MIB))
+    assert next(e for e in entries if e["storage"] == 0)["slack_us"] == [pytest.approx(1000 - X_US, abs=0.002)]
+    assert next(e for e in entries if e["storage"] == 1)["absent_us"] == 6000 - 3000
+
+
+def test_what_a_kept_storage_would_need_is_no_less_than_what_the_rest_does() -> None:
+    """B away over a valley: kept it would fit there, but the plan's own peak is elsewhere, with A."""
+    profile = step(
+        {0: ([], [1]), 1: ([], [0]), 2: ([0], []), 4: ([], [2]), 5: ([2], []), 7: ([1], [])},
+        [64 * MIB, 8 * MIB, MIB],
+        8,
+        us=1000,
+    )
+    (entry,) = explain(*ran(profile, Residency(actions=(*out(3, 1), back(7, 1))), 80 * MIB))
+    assert entry["alternatives"]["keep"] == {"hbm_bytes": 72 * MIB, "over_budget_bytes": 0}
+
+
+def kept(plan: Plan, entry: dict[str, Any]) -> Plan:
+    """The plan without what one entry is about."""
+    id, residency = entry["storage"], plan.residency
+    if entry["decision"] == "move":
+        actions = tuple(a for a in residency.actions if a.storage != id)
+        initial = {s: tier for s, tier in residency.initial.items() if s != id}
+        residency = msgspec.structs.replace(residency, actions=actions, initial=initial)
+    else:
+        ids = {id, *entry["also"]}
+        again = [r for r in residency.recompute if (r.storage, r.before_op) != (id, entry["before_op"])]
+        actions = tuple(a for a in residency.actions if a.storage not in ids)
+        residency = msgspec.structs.replace(residency, actions=actions, recompute=tuple(again))
+    return msgspec.structs.replace(plan, residency=residency)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_kept_storage_needs_what_its_replay_needs(seed: int) -> None:
+    """Exactly: not below what is told, and in that it runs. Of storages that come back in one way only."""
+    profile, request = asked(seed)
+    plan = solve(profile, request)
+    if not isinstance(plan, Plan) or plan.residency.empty:
+        return
+    entries = explain(Problem(profile, plan.budget), Ran(plan.residency, replay(profile, plan)))
+    ids = [id for entry in entries for id in (entry["storage"], *entry.get("also", ()))]
+    for entry in entries:
+        if any(ids.count(id) > 1 for id in (entry["storage"], *entry.get("also", ()))):
+            continue
+        needed = entry["alternatives"]["keep"]["hbm_bytes"]
+        stays = kept(plan, entry)
+        roomy = msgspec.structs.replace(stays.budget, tiers={"host": 2**40, "pool": 2**40}, hbm_bytes=None)
+        assert replay(profile, msgspec.structs.replace(stays, budget=roomy)).static_peak_bytes == needed
+        assert (needed > request.budget.hbm_bytes) == (entry["alternatives"]["keep"]["over_budget_bytes"] > 0)

@@ -115,10 +115,24 @@ def test_the_least_peak_within_an_allowed_slowdown(seed: int) -> None:
     assert told["least_hbm_bytes"] == plan.budget.hbm_bytes
     assert told["least_hbm_bytes"] >= timeline.peak_bytes
     assert told["lower_bound_bytes"] <= told["least_hbm_bytes"] <= unlimited.peak_bytes
+    assert plan.bound is not None
+    proven = told["least_hbm_bytes"] == told["lower_bound_bytes"]
+    assert (plan.bound.status == "optimal") == (proven and timeline.step_us == plan.bound.step_us)
     below = told["lower_bound_bytes"] - 1
     fastest = solve(profile, Request(Budget(hbm_bytes=below), time_limit_s=None, work_limit=WORK))
     if isinstance(fastest, Plan):
         assert fastest.predicted is not None and fastest.predicted.step_us * 1000 > unlimited.step_ns * (1 + allowed)
+
+
+def test_as_fast_as_can_be_is_not_optimal_while_less_memory_may_do() -> None:
+    """No time to look below what the unlimited step takes: the step is proven, the peak is not, and it is said so."""
+    told: list[Plan] = []
+    request = Request(Budget(hbm_bytes=1 << 40), "min_peak", time_limit_s=0, max_slowdown=0)
+    plan = solve(training_step(1), request, on_progress=lambda found: told.append(found.plan))
+    assert isinstance(plan, Plan) and plan.bound is not None and plan.predicted is not None
+    assert plan.explain[0]["lower_bound_bytes"] < plan.explain[0]["least_hbm_bytes"]
+    assert plan.bound.gap == 0 and plan.bound.status == "feasible" and "peak" in plan.bound.stop_reason
+    assert told and all(found.bound is not None and found.bound.status == "feasible" for found in told)
 
 
 def test_the_least_peak_of_small_cases_is_the_least_there_is() -> None:

@@ -142,6 +142,7 @@ def test_least_peak_is_within_its_proof(seed: int) -> None:
     assert isinstance(answer, Plan) and validate(profile, answer) == []
     least, proven = answer.explain[0]["least_hbm_bytes"], answer.explain[0]["lower_bound_bytes"]
     assert proven <= replay(profile, answer).static_peak_bytes <= least
+    assert answer.bound is not None and (answer.bound.status != "optimal" or least == proven)
 
 
 def test_windows_are_obeyed() -> None:
