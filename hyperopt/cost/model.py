@@ -177,14 +177,14 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
         none = (0.0,) * len(CONTEXT)
         before = np.array([self.seen_in.get(key, none) for key in signatures.keys], np.float64).reshape(-1, len(none))
         other = (np.abs(context - before) > 1e-6).any(axis=1)
-        for family in {str(name) for name in signatures.families[other]}:
-            learned = self.learned.get(GROUPS.get(family, MEMORY))
-            if learned is None or self.uses(family) != LEARNED:
-                continue
-            mine = other & (signatures.families == family)
-            own = signatures.only(mine)
-            now, then = (learned.between(own, where[mine], base[mine]) for where in (context, before))
-            found[mine] = now - then
+        families, family_of = signatures.coded_families
+        asked = other & np.array([self.uses(family) == LEARNED for family in families], bool)[family_of]
+        groups = np.array([GROUPS.get(family, MEMORY) for family in families])[family_of]
+        for group, learned in self.learned.items():
+            mine = asked & (groups == group)
+            if mine.any():
+                now, then = learned.between(signatures.only(mine), [context[mine], before[mine]], base[mine])
+                found[mine] = now - then
         return found
 
     def uses(self, family: str) -> str:

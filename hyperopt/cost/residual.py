@@ -6,7 +6,8 @@ and the correction fades (`ranges`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -46,7 +47,7 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 
-class Learned(msgspec.Struct, frozen=True, kw_only=True):
+class Learned(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The correction of one group. `order`: rank of each canonical type."""
 
     trees: Trees
@@ -59,17 +60,26 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
         nothing is left of the correction."""
         columns = _columns(signatures, context, base, self.order, self.families)
         far = away(signatures, self.ranges)
-        return Forest(self.trees).predict(columns) * np.clip(1.0 - far, 0.0, 1.0), far
+        return self.forest.predict(columns) * np.clip(1.0 - far, 0.0, 1.0), far
 
-    def between(self, signatures: Signatures, context: F64, base: F64) -> F64:
-        """The correction, of what runs in both phases as the mean of the two by its share of each."""
-        backward = context[:, CONTEXT.index("backward")]
-        ends = []
-        for phase in (0.0, 1.0):
-            one = context.copy()
-            one[:, CONTEXT.index("backward")] = phase
-            ends.append(self.correction(signatures, one, base)[0])
-        return np.asarray((1 - backward) * ends[0] + backward * ends[1])
+    @cached_property
+    def forest(self) -> Forest:
+        return Forest(self.trees)
+
+    def between(self, signatures: Signatures, contexts: Sequence[F64], base: F64) -> list[F64]:
+        """The correction in each of several contexts: of what runs in both phases the mean of the two by its share of
+        each. All are asked together: so many trees take long for few rows, and hardly longer for more."""
+        phases = (0.0, 1.0)
+        asked = []
+        for context in contexts:
+            for phase in phases:
+                one = context.copy()
+                one[:, CONTEXT.index("backward")] = phase
+                asked.append(_columns(signatures, one, base, self.order, self.families))
+        fades = np.clip(1.0 - away(signatures, self.ranges), 0.0, 1.0)
+        ends = self.forest.predict(np.concatenate(asked)).reshape(len(contexts), len(phases), len(base)) * fades
+        shares = [context[:, CONTEXT.index("backward")] for context in contexts]
+        return [(1 - backward) * end[0] + backward * end[1] for backward, end in zip(shares, ends, strict=True)]
 
 
 def group_of(families: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
