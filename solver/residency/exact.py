@@ -90,8 +90,8 @@ class _Search:
         self.returning = {name for name, tier in problem.places.items() if tier.h2d_bytes_per_s > 0}
         windows = [problem.window(s) for s in range(len(program.size))]
         self.low = [low for low, _ in windows]
-        for s in problem.movable - {gap.storage for gap in problem.gaps}:
-            self.low[s] = program.last_access[s]  # only what a recompute keeps has anything to gain
+        for s in problem.movable - {gap.storage for gap in problem.gaps}:  # only what a recompute keeps has to gain
+            self.low[s] = max([self.low[s], *program.writers[s][-1:]])  # by a copy of its last content
         self.high = [high - problem.by_calls for _, high in windows]
         self.arrivals, self.departures = set(problem.arrivals), set(problem.departures)
         self.rest = [0] * (n + 1)

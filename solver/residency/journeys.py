@@ -102,20 +102,18 @@ def _drop(  # type: ignore[no-untyped-def]
     `ending[k - first]`: the saving when it ends at row k.
     """
     best, best_k = -np.inf, -1
+    charge = np.zeros(end - first + 1)
+    for i in range(input_first, input_end):
+        _charge(
+            charge, first, end, due, in_row[i], in_slot[i], in_bytes[i], in_rerun[i], in_out[i], in_back[i], share[i],
+            held, work_table, out_best, back_best,
+        )  # fmt: skip
     least = np.inf
     for k in range(due, first, -1):
         least = min(least, rerun_prices[k])
         if k > end:
             continue
-        value = size * (held[k] - held[first]) - rerun_ns * least
-        for i in range(input_first, input_end):
-            other = in_bytes[i] * max(0.0, held[k] - held[min(in_row[i], k)])
-            if other > 0.0:
-                other = min(
-                    other,
-                    other_way(due, in_slot[i], in_rerun[i], in_out[i], in_back[i], work_table, out_best, back_best),
-                )
-            value -= share[i] * other
+        value = size * (held[k] - held[first]) - rerun_ns * least - charge[k - first]
         ending[k - first] = value
         if value > best:
             best, best_k = value, k
@@ -123,14 +121,33 @@ def _drop(  # type: ignore[no-untyped-def]
 
 
 @inner
-def other_way(due, slot, rerun_ns, out_ns, in_ns, work_table, out_best, back_best):  # type: ignore[no-untyped-def]
-    """The least that a freed input costs when it is made again or moved, by slot `due`."""
-    best = np.inf
-    if rerun_ns >= 0:
-        best = rerun_ns * _least(work_table, slot, due)
-    if out_ns >= 0:
-        best = min(best, out_ns * _least(out_best, slot, due) + in_ns * _least(back_best, slot, due))
-    return best
+def _charge(  # type: ignore[no-untyped-def]
+    charge, first, end, due, row, slot, size, rerun_ns, out_ns, in_ns, share, held, work_table, out_best, back_best
+):
+    """Adds what a freed input costs at least, where the gap ends at row first + 1 .. end and is made again by slot
+    `due`: held all along; or copied out in some slot and held until then, and back in some slot and held from then;
+    or made again, and held from then, or copied out and back once more."""
+    away = there = made = np.inf  # the best in slots up to the row: a copy out, one back, made again
+    again = rerun_ns * _least(work_table, slot, due) if rerun_ns >= 0 else np.inf
+    leave = out_ns * _least(out_best, slot, due) if out_ns >= 0 else np.inf
+    at = slot
+    for k in range(first + 1, end + 1):
+        while at < k and at <= due:
+            if out_ns >= 0:
+                away = min(away, out_ns * out_best[0, at] + (size * max(0.0, held[at] - held[row]) if out_ns else 0.0))
+                there = min(there, in_ns * back_best[0, at] - size * held[at])
+            if rerun_ns >= 0:
+                made = min(made, rerun_ns * work_table[0, at] - size * held[at])
+            at += 1
+        other = size * max(0.0, held[k] - held[min(row, k)])
+        late = max(k, slot)
+        if other > 0.0 and late <= due:
+            if out_ns >= 0:
+                back = min(in_ns * _least(back_best, late, due), there + size * held[k])
+                other = min(other, min(away, again + leave) + back)
+            if rerun_ns >= 0:
+                other = min(other, min(rerun_ns * _least(work_table, late, due), made + size * held[k]))
+        charge[k - first] += share * other
 
 
 @entry

@@ -186,34 +186,45 @@ class Master:
         return entries
 
     def _input_entries(self, g: int, k: int, prices: Prices) -> list[tuple[str, int, int, float]]:
-        """What the inputs that a drop needs take: the cheapest at these prices, as `journeys.other_way` has it."""
-        gaps, inputs, rows = self.fluid.gaps, self.fluid.gaps.inputs, self.fluid.axis.rows
-        due = int(gaps.due[g])
+        """What the inputs that a drop needs take: the cheapest at these prices, as `journeys._charge` has it, but for
+        those made again and then moved."""
+        gaps, inputs = self.fluid.gaps, self.fluid.gaps.inputs
+        due, out, back = int(gaps.due[g]), prices.out.min(axis=0), prices.back.min(axis=0)
+        before = np.concatenate([[0.0], np.cumsum(prices.held)])  # prices of the rows before each
         entries: list[tuple[str, int, int, float]] = []
         for i in range(int(inputs.at[g]), int(inputs.at[g + 1])):
             row, slot, share = int(inputs.row[i]), int(inputs.slot[i]), float(inputs.share[i])
-            held = float(inputs.bytes[i]) * float(prices.held[row:k].sum()) if row < k else 0.0
             if row >= k:
                 continue
-            j = slot + int(np.argmin(prices.work[slot : due + 1]))
-            again = inputs.rerun_ns[i] * prices.work[j] if inputs.rerun_ns[i] >= 0 else np.inf
-            moved = np.inf
+            size = float(inputs.bytes[i])
+            slots = np.arange(slot, due + 1)
+            kept = size * (before[k] - before[np.minimum(slots, k)])  # from some slot on
+            ways = [(size * (before[k] - before[row]), self._held(row, k, share * size))]
+            if inputs.rerun_ns[i] >= 0:
+                cost = inputs.rerun_ns[i] * prices.work[slots] + kept
+                j = slot + int(cost.argmin())
+                work = ("work", 0, j, -share * float(inputs.rerun_ns[i]) * TIME)
+                ways.append((float(cost.min()), [work, *self._held(j, k, share * size)]))
             if inputs.out_ns[i] >= 0:
-                out, back = prices.out.min(axis=0), prices.back.min(axis=0)
-                a = slot + int(np.argmin(out[slot : due + 1]))
-                b = slot + int(np.argmin(back[slot : due + 1]))
-                moved = inputs.out_ns[i] * out[a] + inputs.in_ns[i] * back[b]
-            if held <= min(again, moved):
-                entries.append(("off", 0, row, -share * float(inputs.bytes[i]) / self.unit))
-                if k < rows:
-                    entries.append(("off", 0, k, share * float(inputs.bytes[i]) / self.unit))
-            elif again <= moved:
-                entries.append(("work", 0, j, -share * float(inputs.rerun_ns[i]) * TIME))
-            else:
-                t, u = int(prices.out[:, a].argmin()), int(prices.back[:, b].argmin())
-                entries.append(("out", t, a, -share * float(inputs.out_ns[i]) * TIME))
-                entries.append(("back", u, b, -share * float(inputs.in_ns[i]) * TIME))
+                until = size * np.maximum(before[np.minimum(slots, k)] - before[row], 0) if inputs.out_ns[i] else 0.0
+                leaves, returns = inputs.out_ns[i] * out[slots] + until, inputs.in_ns[i] * back[slots] + kept
+                a, b = slot + int(leaves.argmin()), slot + int(returns.argmin())
+                moves = [
+                    ("out", int(prices.out[:, a].argmin()), a, -share * float(inputs.out_ns[i]) * TIME),
+                    ("back", int(prices.back[:, b].argmin()), b, -share * float(inputs.in_ns[i]) * TIME),
+                    *self._held(b, k, share * size),
+                    *(self._held(row, min(a, k), share * size) if inputs.out_ns[i] else ()),
+                ]
+                ways.append((float(leaves.min() + returns.min()), moves))
+            entries.extend(min(ways, key=lambda way: way[0])[1])
         return entries
+
+    def _held(self, row: int, end: int, size: float) -> list[tuple[str, int, int, float]]:
+        """Bytes more in HBM at rows row .. end - 1."""
+        if row >= end:
+            return []
+        back = [("off", 0, end, size / self.unit)] if end < self.fluid.axis.rows else []
+        return [("off", 0, row, -size / self.unit), *back]
 
     def solve(self, seconds: float | None) -> Prices | None:
         """The prices at the optimum; None where there was no time for it, or none was found."""
