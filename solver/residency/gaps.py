@@ -23,14 +23,18 @@ INNER, HEAD, TAIL, WRAP_HEAD, WRAP_TAIL = range(5)
 """What a gap is: between two accesses; before the first or after the last of a resident; the same two when wrapped."""
 
 
+CLASSES = 2
+"""Of times to make something again, in a doubling: what is decided together costs the cheapest one's for each."""
+
+
 @dataclass(frozen=True)
 class Gaps:
     """Gaps of all storages on an axis; `first_gap[u] : first_gap[u + 1]` are those of unit u, in order of time.
 
-    A unit is all storages that are alike: of one size, with gaps between the same rows. They are decided together, as
-    one storage of their bytes and copy times together (and, made again, the cheapest one's time for each), so that a
-    solution for the unit is one for each of them. `members[u]`: per storage the number of its first gap among all,
-    of which `row_storage` and `row_after` are the storage and the access before.
+    A unit is all storages that are alike: of one size, with gaps between the same rows, made again in about the same
+    time. They are decided together, as one storage of their bytes and copy times together (and, made again, the
+    cheapest one's time for each), so that a solution for the unit is one for each of them. `members[u]`: per storage
+    the number of its first gap among all, of which `row_storage` and `row_after` are the storage and the access before.
 
     Off HBM only at rows `first` .. `end` - 1; out in slots `written` .., back in slots .. `due`. `version`: the
     operator that wrote the content; -1: as at the step's start. `rerun_ns`: what making it again costs at least; -1: it
@@ -204,7 +208,8 @@ def _alike(
     """Storages (numbers in `starts`) that are alike, together; those that are made from freed inputs stay alone."""
     fresh = np.concatenate([[1], np.diff(version) != 0]) if len(s) else np.zeros(0, dtype=np.int64)
     alone = np.diff(inputs.at) > 0
-    table = np.stack([*columns.values(), fresh, version < 0, rerun >= 0, moves, np.where(alone, s, -1)], axis=1)
+    times = np.where(rerun < 0, -1, CLASSES * np.log2(np.maximum(rerun, 1))).astype(np.int64)
+    table = np.stack([*columns.values(), fresh, version < 0, times, moves, np.where(alone, s, -1)], axis=1)
     found: dict[bytes, list[int]] = {}
     for u, (first, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
         found.setdefault(table[first:end].astype(np.int64).tobytes(), []).append(u)
