@@ -147,8 +147,9 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
     """One device allocation. `window` is [a, b]: the adapter that will apply the plan can keep the storage off
-    HBM only between operators a (it leaves after a or later) and b (it is back before b or earlier); absent
-    means anywhere."""
+    HBM only between operators a (it leaves after a or later) and b (it is back before b or earlier); absent: an
+    adapter whose `moves` is ``window`` does not move it, any other does anywhere. What is dropped to be made again
+    goes by the adapter's `recompute` alone."""
 
     id: Index
     bytes: Bytes

@@ -35,6 +35,10 @@ class Request:
     enough_ns: int | None = None
     node: Node | None = None
 
+    def __post_init__(self) -> None:
+        if self.max_slowdown is not None and not self.max_slowdown >= 0:
+            raise ValueError(f"max_slowdown: {self.max_slowdown} is no fraction of the unlimited step, use 0 or more")
+
 
 class Infeasible(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Why no plan was given, in bytes of HBM.

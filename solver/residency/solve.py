@@ -41,6 +41,7 @@ from solver.residency.rivals.registry import RIVALS
 from solver.residency.rounding import shares_by_gap
 from solver.residency.search import Search
 from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
+from solver.residency.tidy import tidy
 from solver.residency.warm import warm
 from solver.stop import BoundReached, Cancelled, Criterion, Enough, Stop, Stopped, TimeLimit, WorkLimit
 
@@ -105,7 +106,10 @@ def solve_residency(
 ) -> Plan | Infeasible:
     """The best plan found for `request.budget`, or `Infeasible` with what would be needed."""
     with frozen():
-        return _solve(profile, request, cancelled, on_progress)
+        try:
+            return _solve(profile, request, cancelled, on_progress)
+        except OverflowError as error:
+            raise NotPlannable(f"{error}: use bytes and durations that add up to less than 2^63") from error
 
 
 def _solve(
@@ -132,6 +136,8 @@ def _solve(
         exact = False
         incumbent.stopped()  # for the reason
     problem.check = go_on  # what is left is the answer
+    if not exact and problem.n <= FEW_OPERATORS and incumbent.best_ns is not None:
+        tidy(incumbent, request.time_limit_s)
     if incumbent.best is None and (refusal := infeasible(problem, incumbent)) is not None:
         return refusal
     assert incumbent.best is not None
