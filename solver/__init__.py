@@ -32,7 +32,7 @@ def solve(
 
     Runs in this process (see `solver.child` for one that can be killed). `on_progress` is told of every better
     plan. Raises `NotPlannable` for a profile without storages, `DocumentError` for a host budget that is not safe on
-    `request.node`.
+    `request.node`, and for bytes or durations whose sums do not fit 64 bits.
     """
     if request.node is not None:
         node, on_node = request.node, replace(request, node=None)

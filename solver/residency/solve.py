@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from hyperopt.documents import DocumentError
 from hyperopt.plan import Budget, Plan
 from hyperopt.profile import Profile
 from solver.heap import frozen
@@ -109,7 +110,7 @@ def solve_residency(
         try:
             return _solve(profile, request, cancelled, on_progress)
         except OverflowError as error:
-            raise NotPlannable(f"{error}: use bytes and durations that add up to less than 2^63") from error
+            raise DocumentError("$", str(error), "use bytes and durations that add up to less than 2^63") from error
 
 
 def _solve(

@@ -28,7 +28,7 @@ def tidy(incumbent: Incumbent, limit_s: float | None) -> None:
     for rerun in best.residency.recompute if best is not None else ():
         assert incumbent.best is not None
         for lighter in _without(incumbent.problem, incumbent.best.residency, rerun):
-            if tries >= TRIES or time.monotonic() > until or incumbent.stop.cancelled():
+            if tries >= TRIES or time.monotonic() >= until or incumbent.stop.cancelled():
                 return
             tries += 1
             before = incumbent.best
