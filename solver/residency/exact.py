@@ -20,7 +20,7 @@ from itertools import combinations, permutations, product
 from hyperopt.plan import Action, Recompute, Residency
 from hyperopt.replay import Clock
 from solver.residency.candidates import Rerun
-from solver.residency.label import COPIED, DEAD, GONE, OWED, Label, Order, Place, no_later
+from solver.residency.label import COPIED, DEAD, GONE, OWED, Label, Order, Place, no_later, thinned
 from solver.residency.problem import Problem
 
 CHECK_EVERY = 64
@@ -50,12 +50,15 @@ def better_plans(
     below_ns: int,
     max_labels: int,
     check: Callable[[int], None] = lambda _: None,
+    width: int | None = None,
 ) -> Iterator[tuple[Residency, int]]:
     """As `best_plan`, each better plan as it is found: the last one is the best.
 
     `check` is told, every few milliseconds, how many labels have been made since; it may raise to end the search.
+    `width`: go on with so many labels after each operator, some of the earliest and some that hold least; what is
+    found is a plan then, and that nothing is found proves nothing.
     """
-    return _Search(problem, reruns, below_ns, max_labels, check).run()
+    return _Search(problem, reruns, below_ns, max_labels, check, width).run()
 
 
 class _Search:
@@ -66,8 +69,9 @@ class _Search:
         below_ns: int,
         max_labels: int,
         check: Callable[[int], None],
+        width: int | None,
     ) -> None:
-        self.problem, self.program = problem, problem.program
+        self.problem, self.program, self.width = problem, problem.program, width
         self.best_ns, self.labels_left, self.check = below_ns, max_labels, check
         self.free = reruns is None
         program, n = self.program, problem.n
@@ -126,6 +130,8 @@ class _Search:
                 layer = self._step(layer, op)
                 if not layer:
                     break
+                if self.width is not None:
+                    layer = thinned(layer, self.width)
             done = [label for label in layer if self._ends_well(label, initial)]
             last = min(done, key=lambda label: (label.clock.step_ns, label.count), default=None)
             if last is not None and last.clock.step_ns < self.best_ns:

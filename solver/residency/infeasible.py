@@ -10,7 +10,7 @@ from solver.residency.exact import TooLarge
 from solver.residency.incumbent import Incumbent
 from solver.residency.ladder import ladder
 from solver.residency.problem import Problem
-from solver.residency.small import least_budget
+from solver.residency.small import REACH_WIDTH, SIFT_OPERATORS, least_budget
 
 
 def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
@@ -24,8 +24,11 @@ def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
     if reachable is not None and lower < reachable:
         try:
             found = least_budget(problem, lower, reachable, incumbent.stop)
-        except TooLarge:
-            pass  # the bound and what is in hand stand as they are
+        except TooLarge:  # the bound stands as it is
+            if problem.n <= SIFT_OPERATORS:
+                found = least_budget(problem, lower, reachable, incumbent.stop, REACH_WIDTH)
+                if found is not None:
+                    incumbent.offer(found[1], "sifted")
         else:
             if found is not None:
                 incumbent.offer(found[1], "exact")

@@ -91,3 +91,21 @@ def no_later(a: Label, b: Label) -> bool:
 
 def _outstanding(clock: Clock, moment: int) -> int:
     return sum(size for when, size in clock.coming if when > moment)
+
+
+def thinned(labels: list[Label], width: int) -> list[Label]:
+    """At most `width` of the labels: in turn the earliest and those that hold least, of different places first."""
+    if len(labels) <= width:
+        return labels
+    by_time = sorted(labels, key=lambda label: (label.clock.stream_free[0], label.taken, label.count))
+    by_room = sorted(labels, key=lambda label: (label.taken, label.clock.stream_free[0], label.count))
+    kept: dict[int, Label] = {}
+    seen: set[tuple[Place, ...]] = set()
+    for again in (False, True):
+        for pair in zip(by_time, by_room, strict=True):
+            for label in pair:
+                places = tuple(label.places)
+                if len(kept) < width and id(label) not in kept and (again or places not in seen):
+                    kept[id(label)] = label
+                    seen.add(places)
+    return list(kept.values())

@@ -41,7 +41,16 @@ from solver.residency.rivals.checkmate import DidNotSolve
 from solver.residency.rivals.registry import RIVALS
 from solver.residency.rounding import shares_by_gap
 from solver.residency.search import Search
-from solver.residency.small import SMALL_OPERATORS, exhaust, is_small, options_of
+from solver.residency.small import (
+    SIFT_OPERATORS,
+    SIFT_SHARE,
+    SMALL_OPERATORS,
+    exhaust,
+    is_small,
+    may_sift,
+    options_of,
+    sift,
+)
 from solver.residency.tidy import tidy
 from solver.residency.warm import warm
 from solver.stop import BoundReached, Cancelled, Criterion, Enough, Stop, Stopped, TimeLimit, WorkLimit
@@ -185,7 +194,12 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request, done: set[
             incumbent.stages["exact"] = "too large"
     if reached and incumbent.best is not None and incumbent.best.residency.empty:
         return False
+    little = not reached and problem.n <= SIFT_OPERATORS and may_sift(problem, options_of(problem))
+    if little:
+        sift(problem, incumbent, options_of(problem), SIFT_SHARE)
     _refine(problem, incumbent, request, done)
+    if little and incumbent.best is None:
+        sift(problem, incumbent, options_of(problem))
     return False
 
 
