@@ -217,6 +217,7 @@ class Table:
             reruns=_rows(
                 self.part_at, np.append(self.extra, 0), np.append(self.rerun_before, 0), run_at,
                 np.append([r.target for r in reruns], 0), clash_at, np.append(turns, 0),
+                np.append(self.rerun_ns, 0), np.append(self._fullest(), 0),
             ),
             tiers=_rows(self.roomy, self.room, self.duplex),
             links=np.stack([self.out_ns, self.in_ns]),
@@ -227,6 +228,14 @@ class Table:
             clash=clash,
             run=np.asarray([k for r in reruns for k in r.ops], dtype=np.int64),
         )  # fmt: skip
+
+    def _fullest(self) -> Int64s:
+        """Per rerun the operator with the highest load over which it has something off."""
+        before = np.asarray(self.rerun_before, dtype=np.int64)
+        first = before - 1
+        dropped = self.parts[self.parts[:, 4] == DROPPED]
+        np.minimum.at(first, dropped[:, 0], dropped[:, 2] + 1)
+        return argmax_within(self.problem.load, np.clip(first, 0, None), np.maximum(before, first + 1))
 
     @cached_property
     def world(self) -> World:
@@ -324,6 +333,22 @@ def residency_of(problem: Problem, orders: Orders) -> Residency:
         for s, t in zip(orders.initial.tolist(), orders.initial_tier.tolist(), strict=True)
     }
     return Residency(initial=initial, actions=tuple(actions), recompute=tuple(recompute))
+
+
+def argmax_within(values: Int64s, first: Int64s, end: Int64s) -> Int64s:
+    """The place of the highest value in each span first .. end - 1; none may be empty."""
+    best = [np.arange(len(values))]  # of the 1, 2, 4, ... values from each place on
+    while 2 << (len(best) - 1) <= len(values):
+        half = 1 << (len(best) - 1)
+        left, right = best[-1][: len(best[-1]) - half], best[-1][half:]
+        best.append(np.where(values[right] > values[left], right, left))
+    level = np.frexp(np.asarray(end - first, dtype=np.float64))[1] - 1
+    found = np.zeros(len(first), dtype=np.int64)
+    for k, places in enumerate(best):
+        mine = level == k
+        left, right = places[first[mine]], places[end[mine] - (1 << k)]
+        found[mine] = np.where(values[right] > values[left], right, left)
+    return found
 
 
 def _rows(*rows: npt.NDArray[Any]) -> Int64s:

@@ -22,8 +22,9 @@ LOAD, NEXT_COMPUTE, NEXT_DEPARTURE, LAST_DEPARTURE, NEXT_ARRIVAL, LAST_ARRIVAL =
 FIRST_GAP, WRITER_AT, LAST_ACCESS, STAYS, SIZE = range(5)
 """Rows of `Layout.storages`: one place more than there are storages."""
 
-PART_AT, EXTRA, RERUN_BEFORE, RUN_AT, TARGET, CLASH_AT, TURN = range(7)
-"""Rows of `Layout.reruns`: one place more than there are reruns. TURN: the reruns in the order of their execution."""
+PART_AT, EXTRA, RERUN_BEFORE, RUN_AT, TARGET, CLASH_AT, TURN, RERUN_NS, FULLEST = range(9)
+"""Rows of `Layout.reruns`: one place more than there are reruns. TURN: the reruns in the order of their execution.
+FULLEST: the operator that needs most, without a plan, of those over which a rerun has something off."""
 
 ROOMY, ROOM, DUPLEX = range(3)
 """Rows of `Layout.tiers`."""

@@ -22,11 +22,13 @@ from solver.residency.layout import (
     BYTES,
     CLASH_AT,
     FIRST_GAP,
+    FULLEST,
     KEPT,
     LATEST,
     LEAVE,
     PART_AT,
     RERUN_BEFORE,
+    RERUN_NS,
     SIZE,
     STORAGE,
     WRAPS,
@@ -73,7 +75,10 @@ def ruin(dice, layout, current, trial):  # type: ignore[no-untyped-def]
         _ruin_tail(dice, layout, current, trial, last)
         if dice.random() < 0.5:
             return
-    center = _center(dice, n, times)
+    center, again = _center(dice, layout, current)
+    if again >= 0 and dice.random() < 0.5:
+        trial.chosen[again] = False
+        settle(layout, trial)
     if dice.random() < 0.5:
         _ruin_queue(dice, layout, current, trial, center)
         if dice.random() < 0.5:
@@ -113,7 +118,7 @@ def shift(dice, layout, current, trial):  # type: ignore[no-untyped-def]
     """Moves one or two copies, mostly near a wait, some operators earlier or later."""
     n, tier, out, back = layout.n, trial.moves[TIER], trial.moves[OUT], trial.moves[BACK]
     leave, latest, wraps = layout.gaps[LEAVE], layout.gaps[LATEST], layout.gaps[WRAPS]
-    center = _center(dice, n, current.times)
+    center = _center(dice, layout, current)[0]
     distance = np.empty(len(tier))
     for g in range(len(distance)):
         distance[g] = np.inf
@@ -138,7 +143,7 @@ def shift(dice, layout, current, trial):  # type: ignore[no-untyped-def]
 @inner
 def force_rerun(dice, layout, current, trial, prices, arm):  # type: ignore[no-untyped-def]
     """Makes a rerun that brings something over some operator, and takes out what is in its way; returns which."""
-    center = _anywhere(dice, layout.n, current.times)
+    center = _anywhere(dice, layout, current)
     tier, parts, first_gap = trial.moves[TIER], layout.parts, layout.storages[FIRST_GAP]
     part_at, clash_at, rerun_before = layout.reruns[PART_AT], layout.reruns[CLASH_AT], layout.reruns[RERUN_BEFORE]
     chosen, least, tries = -1, np.inf, 0
@@ -175,7 +180,7 @@ def force_rerun(dice, layout, current, trial, prices, arm):  # type: ignore[no-u
 @inner
 def force_move(dice, layout, current, trial, prices, arm):  # type: ignore[no-untyped-def]
     """Moves something that is idle over some operator, and takes out what is in its way; returns which."""
-    center = _anywhere(dice, layout.n, current.times)
+    center = _anywhere(dice, layout, current)
     tier, parts, first_gap = trial.moves[TIER], layout.parts, layout.storages[FIRST_GAP]
     leave, latest, wrapped = layout.gaps[LEAVE], layout.gaps[LATEST], layout.gaps[WRAPS]
     chosen, where, least, tries = -1, -1, np.inf, 0
@@ -286,24 +291,34 @@ def _ruin_queue(dice, layout, current, trial, center):  # type: ignore[no-untype
 
 
 @inner
-def _anywhere(dice, n, times):  # type: ignore[no-untyped-def]
-    return _center(dice, n, times) if dice.random() < 0.5 else int(dice.random() * n)
+def _anywhere(dice, layout, current):  # type: ignore[no-untyped-def]
+    return _center(dice, layout, current)[0] if dice.random() < 0.5 else int(dice.random() * layout.n)
 
 
 @inner
-def _center(dice, n, times):  # type: ignore[no-untyped-def]
-    """An operator that waits, mostly, the more the longer; or any."""
+def _center(dice, layout, current):  # type: ignore[no-untyped-def]
+    """An operator at which time is lost, mostly, the more the likelier: it waits, or is the fullest over which a rerun
+    has something off (that rerun; -1: none); or any."""
+    n, times, reruns = layout.n, current.times, layout.reruns
     if dice.random() < 0.85:
         total = 0.0
         for k in range(n):
             total += _waited(times, k)
+        for r in range(len(current.chosen)):
+            if current.chosen[r]:
+                total += reruns[RERUN_NS, r]
         left = dice.random() * total
         if total > 0:
             for k in range(n):
                 left -= _waited(times, k)
                 if left < 0:
-                    return k
-    return int(dice.random() * n)
+                    return k, -1
+            for r in range(len(current.chosen)):
+                if current.chosen[r]:
+                    left -= reruns[RERUN_NS, r]
+                    if left < 0:
+                        return reruns[FULLEST, r], r
+    return int(dice.random() * n), -1
 
 
 @inner

@@ -7,6 +7,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hyperopt.engine import orders_of, run
 from hyperopt.legality import IllegalPlan, OutOfMemory
@@ -15,7 +17,7 @@ from hyperopt.replay import replay
 from solver.residency.assemble import assemble
 from solver.residency.candidates import reruns
 from solver.residency.clockwork import plan_times
-from solver.residency.draft import STAYS, Draft, Table, residency_of
+from solver.residency.draft import STAYS, Draft, Table, argmax_within, residency_of
 from solver.residency.problem import Problem
 from tests.solver.test_residency import training_step
 
@@ -155,3 +157,11 @@ def test_settled_drafts_move_nothing_that_no_rerun_keeps(seed: int) -> None:
     draft.chosen[:] = False
     table.settle(draft)
     assert (draft.tier[table.kept] == STAYS).all()
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=40), st.data())
+def test_the_highest_in_a_span(values: list[int], data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, len(values) - 1))
+    end = data.draw(st.integers(first + 1, len(values)))
+    found = argmax_within(np.asarray(values), np.asarray([first]), np.asarray([end]))
+    assert first <= found[0] < end and values[found[0]] == max(values[first:end])
