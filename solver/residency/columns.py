@@ -31,6 +31,10 @@ SETTLED = 1e-3
 SPEEDS = (0.8, 0.6)
 """Of links, in guides beside the true one."""
 
+STALLED, STALL_ROUNDS = 0.02, 3
+"""The program is solved where so many rounds close less than such a part of what is between it and the bound. Proofs
+grant storages more than journeys can (several turns in one gap), so that the two may never meet."""
+
 GUIDE_ROUNDS = 12
 """Of column generation, for a guide."""
 
@@ -63,6 +67,7 @@ class Solution:
     guides: list[Guide] = field(default_factory=list)
     rounds: int = 0
     journeys: list[list[Option]] = field(default_factory=list)
+    master: Master | None = field(default=None, repr=False)  # to go on with, where there may be more guides
 
     @classmethod
     def blank(cls, fluid: Fluid) -> Solution:
@@ -78,14 +83,16 @@ def solve_fluid(
     tolerance: float = 5e-4,
     rounds: int = 200,
     guided: bool = True,
+    speeds: tuple[float, ...] = SPEEDS,
     coarse: tuple[Fluid, Solution] | None = None,
     proven: Callable[[float], None] = lambda _: None,
 ) -> Solution:
     """Column generation until the bound is within `tolerance` (relative) of the program's optimum, or time is up.
 
-    First prices are those of `coarse`, the same program solved on a coarser axis, which else is done here.
-    Prices are smoothed: those asked at lie between the best known and the linear program's, which converges in
-    fewer rounds. `proven` is told of every better bound (nanoseconds) at once.
+    First prices are those of `coarse`, the same program solved on a coarser axis, which else is done here. `guided`:
+    with guides, for the links as they are and for `speeds` times that. Prices are smoothed: those asked at lie between
+    the best known and the linear program's, which converges in fewer rounds. `proven` is told of every better bound
+    (nanoseconds) at once.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     best_prices = fluid.no_prices()
@@ -111,6 +118,7 @@ def solve_fluid(
         else:
             solution.prices = prices
     until = None if seconds is None or deadline is None else deadline - (1 - GUIDES_FROM if guided else 0) * seconds
+    apart: list[float] = []  # how far the program was from the bound, round by round
     for number in range(rounds):
         left = None if until is None else until - time.monotonic()
         if (left is not None and left <= 0) or stopped():
@@ -133,20 +141,38 @@ def solve_fluid(
             if bound > solution.bound_ns:
                 solution.bound_ns, solution.prices = bound, mixed
                 proven(bound)
-        if not added or value - solution.bound_ns <= tolerance * value:
+        apart.append(value - solution.bound_ns)
+        if not added or apart[-1] <= tolerance * value:
+            break
+        if number >= STALL_ROUNDS and apart[-1] > (1 - STALLED) * apart[-1 - STALL_ROUNDS]:
             break
     if guided:
-        left = None if deadline is None else deadline - time.monotonic()
-        able = master.corner(left)
+        able = master.corner(None if deadline is None else deadline - time.monotonic())
         solution.guides.append(Guide(1.0, solution.prices, master.shares() if able else []))
-        for speed in SPEEDS if able else ():
-            left = None if deadline is None else deadline - time.monotonic()
-            if (left is not None and left <= 0) or stopped():
-                break
-            guide = _guide(fluid, master, speed, left)
-            if guide is not None:
-                solution.guides.append(guide)
+        solution.master = master if able else None
+        add_guides(fluid, solution, speeds, None if deadline is None else deadline - time.monotonic(), stopped)
     return solution
+
+
+def add_guides(
+    fluid: Fluid,
+    solution: Solution,
+    speeds: tuple[float, ...],
+    seconds: float | None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> int:
+    """Guides for slower links, from where `solve_fluid` has left the program; returns how many were made."""
+    deadline, before = None if seconds is None else time.monotonic() + seconds, len(solution.guides)
+    if solution.master is None:
+        return 0
+    for speed in speeds:
+        left = None if deadline is None else deadline - time.monotonic()
+        if (left is not None and left <= 0) or stopped():
+            break
+        guide = _guide(fluid, solution.master, speed, left)
+        if guide is not None:
+            solution.guides.append(guide)
+    return len(solution.guides) - before
 
 
 def _guide(fluid: Fluid, master: Master, speed: float, seconds: float | None) -> Guide | None:

@@ -54,6 +54,10 @@ OWN_LINE = 2.0
 """Share of fillings in time that go by the best plan's own time line, in parts of its delay in its step time: what
 waits moves everything after it, and by the unlimited step's line a gap then looks shorter than it is."""
 
+CONTESTANTS, CONTEST_SHARE, CONTEST_ROUNDS, LEAST_ROUNDS = 8, 0.2, 1_000, 30
+"""Drafts that are searched from, half of them given up at a time; the part of the time left, or else the rounds, that
+this takes; and the rounds that each has to have before the first are given up."""
+
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
 
@@ -90,6 +94,7 @@ class Search:
         self.by_toll = sorted(range(len(self.tolls)), key=lambda place: place % len(TOLLS))  # each guide at each toll
         self.drafted: set[tuple[float, int]] = set()  # (part of the budget left free, place in `tolls`)
         self.best: Found | None = None
+        self.guided: list[Found] = []  # of each draft by a guide, what it became
         self.last: Outcome | None = None
         self.stage = "search"
 
@@ -174,7 +179,9 @@ class Search:
                 guide, costs = self.tolls[place]
                 if id(guide) not in kept:
                     kept[id(guide)] = rounded(self.table, self.fluid, guide, self.costs, 0.5)
-                self.completed(kept[id(guide)].copy(), costs, budget=int(self.problem.hbm_bytes * (1 - spare)))
+                budget = int(self.problem.hbm_bytes * (1 - spare))
+                found = self.completed(kept[id(guide)].copy(), costs, budget=budget)
+                self.guided += [] if found is None else [found]
                 if self.stopped() or self.incumbent.stop.spent() >= share:
                     return self.best
         if self.best is None:
@@ -304,13 +311,42 @@ class Search:
         self.replayed(draft)
         self.completed(draft, self.tolls[2][1], rounds=3)
 
+    def contest(self) -> None:
+        """Searches from several drafts for a while, half of them given up at a time: what rounds come to depends on the
+        draft that they start from, and not only on how good it is."""
+        self.stage, stop = "refill", self.incumbent.stop
+        distinct = {found.score: found for found in (*self.guided, *([self.best] if self.best else ()))}
+        self.guided = []
+        courses = [self._course(distinct[score]) for score in sorted(distinct)[:CONTESTANTS]]
+        if len(courses) < 2:
+            return
+        began, before, left = time.monotonic(), stop.work, stop.seconds_left()
+        self._play(courses[0], FIRST_CALL, lambda: stop.work > before)
+        lasts, rounds = CONTEST_SHARE * (left or 0.0), CONTEST_ROUNDS
+        if left is not None:
+            rounds = int(lasts * (stop.work - before) / max(time.monotonic() - began, 1e-4))
+        while len(courses) > 1 and rounds < LEAST_ROUNDS * len(courses) * len(courses).bit_length():
+            courses.pop()
+        stages = len(courses).bit_length() if len(courses) > 1 else 0
+        for stage in range(stages):
+            for place, course in enumerate(courses):
+                share = (stage + (place + 1) / len(courses)) / stages
+                self._play(course, rounds // (stages * len(courses)), _after(began + share * lasts))
+            courses.sort(key=lambda course: course.best.figures[:2].tolist())
+            courses = courses[: max(1, len(courses) // 2)]
+
     def improve(self, rounds: int, until: Callable[[], bool] = lambda: False) -> None:
         """Ruin and refill, from the best draft, until stopped or `until` says so; `rounds` where time has no limit."""
         self.stage = "refill"
-        if self.best is None:
-            return
+        if self.best is not None:
+            self._play(self._course(self.best), rounds, until)
+
+    def _course(self, found: Found) -> Course:
+        return course_from(found.draft, found.outcome, self.table.layout)
+
+    def _play(self, course: Course, rounds: int, until: Callable[[], bool]) -> None:
+        """Rounds of a course, as in `improve`; plans better than all before are offered."""
         table, stop, most = self.table, self.incumbent.stop, FIRST_CALL
-        course = course_from(self.best.draft, self.best.outcome, table.layout)
         setting = self.setting(course)
         timed = stop.seconds_left() is not None
         while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
@@ -319,7 +355,8 @@ class Search:
             stop.work += judged
             if course.idle[0] == 0:
                 best, setting = course.best, self.setting(course)
-                self._offered(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
+                if self.best is None or tuple(best.figures[:2].tolist()) < self.best.score:
+                    self._offered(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
                 course.idle[0] = 1  # offered once, even where the next call ends before a plan is judged
             rounds -= judged
             most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
@@ -333,3 +370,7 @@ class Search:
             np.stack([self.timed.end, own.end]), OWN_LINE * (1 - unlimited_ns / max(step_ns, unlimited_ns)),
             unlimited_ns, self.solution.bound_ns, 1 + self.problem.n // FILL_BATCH, WAYS, self.noise,
         )  # fmt: skip
+
+
+def _after(moment: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() >= moment

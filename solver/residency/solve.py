@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -28,7 +29,7 @@ from solver.residency.assemble import assemble
 from solver.residency.baselines import BASELINES
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import Decisions, Rerun, in_waits, reruns, reruns_for
-from solver.residency.columns import COARSE, Guide, Solution, solve_fluid
+from solver.residency.columns import COARSE, SPEEDS, Guide, Solution, add_guides, solve_fluid
 from solver.residency.document import bound_of, predicted
 from solver.residency.draft import Table
 from solver.residency.exact import TooLarge
@@ -92,6 +93,9 @@ STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all"
 
 EASY = 0.05
 """A first plan so near the bound, relative, is a sign that copies can hide: there Capuchin's rule is quick and good."""
+
+NEAR = 0.02
+"""Where plans are so near it, it matters less which draft the search starts from than how long it has."""
 
 SECONDS_A_GAP = 1e-3
 """What one of them may take, in small steps; half of it in large ones."""
@@ -262,9 +266,23 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
 
     proven = [(coarse, rough)]  # the finest so far
 
+    def unwanted() -> bool:
+        return aside.closed() or incumbent.asked()
+
     def finer() -> Finer:
-        solution = solve_fluid(fluid, left, lambda: aside.closed() or incumbent.asked(), coarse=(coarse, rough))
+        solution = solve_fluid(fluid, left, unwanted, speeds=(), coarse=(coarse, rough))
         proven.append((fluid, solution))
+        return with_reruns(solution)
+
+    def slower() -> Finer:
+        _, solution = proven[-1]
+        spent = time.monotonic() - began
+        if not add_guides(fluid, solution, SPEEDS, None if limit is None else BOUND_SHARE * limit - spent, unwanted):
+            raise Stopped
+        return with_reruns(solution)
+
+    def with_reruns(solution: Solution) -> Finer:
+        solution = replace(solution, guides=solution.guides.copy())  # others may be added to it meanwhile
         found = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
         return Finer(solution, list(dict.fromkeys([*found, *in_waits(problem, found)])))
 
@@ -272,10 +290,11 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
         return lambda: RIVALS[name](problem)
 
     def finest() -> None:
-        _prove_finer(problem, incumbent, *proven[-1], lambda: aside.closed() or incumbent.asked())
+        _prove_finer(problem, incumbent, *proven[-1], unwanted)
 
     jobs: list[Job] = [(name, rule(name)) for name in STRONG if name not in done]
-    jobs.insert(0 if limit is None or limit > SHORT_S else len(jobs), ("fluid", finer))
+    at = 0 if limit is None or limit > SHORT_S else len(jobs)
+    jobs[at:at] = [("fluid", finer), ("slower", slower)]
     if limit is not None:
         jobs.append(("finer", finest))
     aside = Aside(jobs, beside=limit is not None)
@@ -314,10 +333,9 @@ def _beside(
     done: set[str],
 ) -> None:
     """The search, which takes over what is found beside it: prices and guides of the finer bound, plans of rules."""
-    rounds = {"fluid": 0, STRONG[0]: ROUNDS // 2}  # where nothing is done beside it
+    rounds = {"slower": ROUNDS // 4, STRONG[0]: ROUNDS // 4}  # where nothing is done beside it
     while aside.left:
-        if problem.n > FEW_OPERATORS:  # a draft there brings more than all rounds that its time is enough for
-            search.start((0.0,), until=aside.ready)
+        search.start((0.0,), until=aside.ready)  # what has not been drafted yet: one may be what no rounds come to
         search.improve(rounds.get(aside.next, 0), until=aside.ready)
         if incumbent.stopped():
             return
@@ -330,8 +348,13 @@ def _beside(
             incumbent.prove(answer.solution.bound_ns)
             table = Table(problem, answer.reruns)
             finer = Search(problem, incumbent, table, fluid, answer.solution, request.seed)
+            if search.fluid is fluid:
+                finer.drafted |= search.drafted  # by the guides that it has had
             finer.go_on_from(search)
             finer.start(share=incumbent.stop.spent() + DRAFTS_SHARE)
+            far = incumbent.best_ns is not None and incumbent.best_ns > (1 + NEAR) * incumbent.bound_ns
+            if name == "slower" and far:
+                finer.contest()
             search = finer
     search.improve(ROUNDS)
 
