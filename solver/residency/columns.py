@@ -31,7 +31,7 @@ SETTLED = 1e-3
 SPEEDS = (0.8, 0.6)
 """Of links, in guides beside the true one."""
 
-STALLED, STALL_ROUNDS = 0.02, 3
+STALLED, STALL_ROUNDS = 0.05, 3
 """The program is solved where so many rounds close less than such a part of what is between it and the bound. Proofs
 grant storages more than journeys can (several turns in one gap), so that the two may never meet."""
 

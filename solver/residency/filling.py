@@ -39,8 +39,9 @@ from solver.residency.rooms import occupy, tier_load
 Floats = npt.NDArray[np.float64]
 
 
-BATCH = 3_000
-"""Operators of a step for each option more that is taken before all are ranked anew."""
+BATCH, DRAFT_BATCH = 3_000, 5_000
+"""Operators of a step for each option more that is taken before all are ranked anew, in rounds; gaps for each in
+drafts, which are many and are searched from afterwards."""
 
 NOWHERE = np.int64(STAYS)
 """STAYS, but no literal: see `compiled`."""
@@ -89,7 +90,7 @@ def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) ->
     return int(
         add_until_fits(
             table.layout, budget, spans.first, spans.end, costs.out, costs.back, costs.reruns,
-            1 + table.problem.n // BATCH, draft.tier, draft.chosen,
+            1 + table.count // DRAFT_BATCH, draft.tier, draft.chosen,
         )
     )  # fmt: skip
 
