@@ -87,7 +87,8 @@ def solve_fluid(
     coarse: tuple[Fluid, Solution] | None = None,
     proven: Callable[[float], None] = lambda _: None,
 ) -> Solution:
-    """Column generation until the bound is within `tolerance` (relative) of the program's optimum, or time is up.
+    """Column generation until the bound is within `tolerance` (relative) of the program's optimum, they have stopped to
+    come nearer to each other, or time is up.
 
     First prices are those of `coarse`, the same program solved on a coarser axis, which else is done here. `guided`:
     with guides, for the links as they are and for `speeds` times that. Prices are smoothed: those asked at lie between
@@ -118,7 +119,8 @@ def solve_fluid(
         else:
             solution.prices = prices
     until = None if seconds is None or deadline is None else deadline - (1 - GUIDES_FROM if guided else 0) * seconds
-    apart: list[float] = []  # how far the program was from the bound, round by round
+    raised = False  # whether a round has raised the bound
+    apart: list[float] = []  # from then on, how far the program is from it
     for number in range(rounds):
         left = None if until is None else until - time.monotonic()
         if (left is not None and left <= 0) or stopped():
@@ -139,18 +141,20 @@ def solve_fluid(
             _, found = fluid.answer(mixed, proof=False)
             added += master.add(found, mixed)
             if bound > solution.bound_ns:
-                solution.bound_ns, solution.prices = bound, mixed
+                solution.bound_ns, solution.prices, raised = bound, mixed, True
                 proven(bound)
-        apart.append(value - solution.bound_ns)
-        if not added or apart[-1] <= tolerance * value:
+        if not added or value - solution.bound_ns <= tolerance * value:
             break
-        if number >= STALL_ROUNDS and apart[-1] > (1 - STALLED) * apart[-1 - STALL_ROUNDS]:
+        if raised:
+            apart.append(value - solution.bound_ns)
+        if len(apart) > STALL_ROUNDS and apart[-1] > (1 - STALLED) * apart[-1 - STALL_ROUNDS]:
             break
     if guided:
         able = master.corner(None if deadline is None else deadline - time.monotonic())
         solution.guides.append(Guide(1.0, solution.prices, master.shares() if able else []))
         solution.master = master if able else None
-        add_guides(fluid, solution, speeds, None if deadline is None else deadline - time.monotonic(), stopped)
+        if speeds:
+            add_guides(fluid, solution, speeds, None if deadline is None else deadline - time.monotonic(), stopped)
     return solution
 
 
@@ -161,15 +165,17 @@ def add_guides(
     seconds: float | None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Guides for slower links, from where `solve_fluid` has left the program; returns how many were made."""
+    """Guides for slower links, from where `solve_fluid` has left the program, which is given up then; returns how many
+    were made."""
     deadline, before = None if seconds is None else time.monotonic() + seconds, len(solution.guides)
-    if solution.master is None:
+    master, solution.master = solution.master, None
+    if master is None:
         return 0
     for speed in speeds:
         left = None if deadline is None else deadline - time.monotonic()
         if (left is not None and left <= 0) or stopped():
             break
-        guide = _guide(fluid, solution.master, speed, left)
+        guide = _guide(fluid, master, speed, left)
         if guide is not None:
             solution.guides.append(guide)
     return len(solution.guides) - before
@@ -192,11 +198,10 @@ def _guide(fluid: Fluid, master: Master, speed: float, seconds: float | None) ->
         _, found = fluid.answer(prices, proof=False)
         if value > before * (1 - SETTLED) or not master.add(found, prices):
             break
-    if prices is None or not master.lightest(value * 1.002, None if seconds is None else seconds / 2):
-        return None
-    shares = master.shares()
-    master.shortest()
-    return Guide(speed, prices, shares)
+    able = prices is not None and master.lightest(value * 1.002, None if seconds is None else seconds / 2)
+    guide = Guide(speed, prices, master.shares()) if prices is not None and able else None
+    master.shortest()  # for the next
+    return guide
 
 
 def _mix(a: Prices, b: Prices, weight: float) -> Prices:

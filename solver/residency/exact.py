@@ -8,6 +8,8 @@ the best plan in hand.
 Recomputed executions lengthen lifetimes (rule 7), which a search in listed order learns too late. So where a
 storage has been accessed for what may be the last time, the search tries both: it is free and no execution
 touches it again, or it is *owed* another access, without which the plan is not one.
+
+With a `width` only so many labels go on after each operator (`label.thinned`): plans are found, and nothing is proven.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ from solver.residency.problem import Problem
 
 CHECK_EVERY = 64
 """Labels between two checks: some milliseconds."""
+
+LAYER = 64
+"""Labels of one operator, in widths, from which they are thinned before all are made."""
 
 
 class TooLarge(Exception):
@@ -130,8 +135,7 @@ class _Search:
                 layer = self._step(layer, op)
                 if not layer:
                     break
-                if self.width is not None:
-                    layer = thinned(layer, self.width)
+                layer = self._thinned(layer, 1)
             done = [label for label in layer if self._ends_well(label, initial)]
             last = min(done, key=lambda label: (label.clock.step_ns, label.count), default=None)
             if last is not None and last.clock.step_ns < self.best_ns:
@@ -196,12 +200,22 @@ class _Search:
 
     def _step(self, layer: list[Label], op: int) -> list[Label]:
         fronts: dict[tuple[Place, ...], list[Label]] = {}
+        made = 0
         for label in layer:
             for done in self._through(label, op):
                 clock = done.clock
                 if max(clock.step_ns, clock.stream_free[0] + self.rest[op + 1]) < self.best_ns:
                     self._keep(fronts.setdefault(tuple(done.places), []), done)
+                    made += 1
+            if self.width is not None and made > LAYER * self.width:  # no more in memory than that
+                some = self._thinned([label for front in fronts.values() for label in front], LAYER // 4)
+                fronts, made = {}, len(some)
+                for kept in some:
+                    fronts.setdefault(tuple(kept.places), []).append(kept)
         return [label for front in fronts.values() for label in front]
+
+    def _thinned(self, labels: list[Label], times: int) -> list[Label]:
+        return labels if self.width is None else thinned(labels, times * self.width)
 
     def _through(self, label: Label, op: int) -> Iterator[Label]:
         """Every way past operator `op`."""

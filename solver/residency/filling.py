@@ -40,8 +40,8 @@ Floats = npt.NDArray[np.float64]
 
 
 BATCH, DRAFT_BATCH = 3_000, 5_000
-"""Operators of a step for each option more that is taken before all are ranked anew, in rounds; gaps for each in
-drafts, which are many and are searched from afterwards."""
+"""Operators of a step for each option more that is taken before all are ranked anew; and gaps for each, in drafts,
+which are many and are searched from afterwards."""
 
 NOWHERE = np.int64(STAYS)
 """STAYS, but no literal: see `compiled`."""
@@ -90,7 +90,7 @@ def fill(table: Table, draft: Draft, costs: Costs, budget: int, spans: Spans) ->
     return int(
         add_until_fits(
             table.layout, budget, spans.first, spans.end, costs.out, costs.back, costs.reruns,
-            1 + table.count // DRAFT_BATCH, draft.tier, draft.chosen,
+            1 + max(table.problem.n // BATCH, table.count // DRAFT_BATCH), draft.tier, draft.chosen,
         )
     )  # fmt: skip
 

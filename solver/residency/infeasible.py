@@ -10,11 +10,12 @@ from solver.residency.exact import TooLarge
 from solver.residency.incumbent import Incumbent
 from solver.residency.ladder import ladder
 from solver.residency.problem import Problem
-from solver.residency.small import REACH_WIDTH, SIFT_OPERATORS, least_budget
+from solver.residency.small import REACH_WIDTH, least_budget
 
 
 def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
-    """The bound and the smallest budget in hand; on small problems both are settled by exhaustion, and meet.
+    """The bound and the smallest budget in hand; on small problems both are settled by exhaustion, and meet; on
+    little ones the budget in hand is the least that sifting finds.
 
     None when settling them has brought a plan within the budget after all: it is in the incumbent.
     """
@@ -25,10 +26,9 @@ def infeasible(problem: Problem, incumbent: Incumbent) -> Infeasible | None:
         try:
             found = least_budget(problem, lower, reachable, incumbent.stop)
         except TooLarge:  # the bound stands as it is
-            if problem.n <= SIFT_OPERATORS:
-                found = least_budget(problem, lower, reachable, incumbent.stop, REACH_WIDTH)
-                if found is not None:
-                    incumbent.offer(found[1], "sifted")
+            found = least_budget(problem, lower, reachable, incumbent.stop, REACH_WIDTH)
+            if found is not None:
+                incumbent.offer(found[1], "sifted")
         else:
             if found is not None:
                 incumbent.offer(found[1], "exact")

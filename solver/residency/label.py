@@ -104,8 +104,11 @@ def thinned(labels: list[Label], width: int) -> list[Label]:
     for again in (False, True):
         for pair in zip(by_time, by_room, strict=True):
             for label in pair:
-                places = tuple(label.places)
-                if len(kept) < width and id(label) not in kept and (again or places not in seen):
-                    kept[id(label)] = label
+                if id(label) in kept or (not again and (places := tuple(label.places)) in seen):
+                    continue
+                kept[id(label)] = label
+                if len(kept) == width:
+                    return list(kept.values())
+                if not again:
                     seen.add(places)
     return list(kept.values())

@@ -2,7 +2,7 @@
 
 ::
 
-    current ──▶ some moves near a wait taken out ──▶ refilled at other costs ──▶ timed ──▶ rehearsed ──▶ taken on?
+    current ──▶ some moves near lost time taken out ─▶ refilled at other costs ──▶ timed ──▶ rehearsed ──▶ taken on?
         └─────▶ or some copies shifted ────────────────────────────────────────────┘
 
 `play` runs so many rounds and can be called again to go on: all that it knows is in its arguments, so that how the

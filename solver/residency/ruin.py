@@ -1,4 +1,4 @@
-"""Where a plan is changed: what it waits for, and what is taken out, shifted or forced in near there; compiled.
+"""Where a plan is changed: where it loses time, and what is taken out, shifted or forced in near there; compiled.
 
 ::
 
@@ -63,7 +63,7 @@ class Known(NamedTuple):
 
 @inner
 def ruin(dice, layout, current, trial):  # type: ignore[no-untyped-def]
-    """Takes out a few gaps around an operator that waits, or anywhere."""
+    """Takes out a few gaps around an operator at which time is lost, or anywhere."""
     n, times, tier, out, back = layout.n, current.times, trial.moves[TIER], trial.moves[OUT], trial.moves[BACK]
     leave, wraps, first_gap = layout.gaps[LEAVE], layout.gaps[WRAPS], layout.storages[FIRST_GAP]
     last, waits = ZERO, 0.0
@@ -115,7 +115,7 @@ def ruin(dice, layout, current, trial):  # type: ignore[no-untyped-def]
 
 @inner
 def shift(dice, layout, current, trial):  # type: ignore[no-untyped-def]
-    """Moves one or two copies, mostly near a wait, some operators earlier or later."""
+    """Moves one or two copies, mostly near where time is lost, some operators earlier or later."""
     n, tier, out, back = layout.n, trial.moves[TIER], trial.moves[OUT], trial.moves[BACK]
     leave, latest, wraps = layout.gaps[LEAVE], layout.gaps[LATEST], layout.gaps[WRAPS]
     center = _center(dice, layout, current)[0]

@@ -1,8 +1,8 @@
-"""The search: drafts from the bound's solution, then ruin and refill around what the plan waits for.
+"""The search: drafts from the bound's solution, which contest, then ruin and refill around where the plan loses time.
 
     fluid shares ──▶ draft ──fill──▶ fits in listed order ──plan_times──▶ replay ──times──▶ plan_times ...
                        ▲                                                     │
-                       └── take out some gaps near a wait, other costs ◀─────┘
+                       └── take out some gaps near lost time, other costs ◀──┘
 
 Every step is judged by replay. A refill costs about a millisecond a thousand operators.
 """
@@ -55,8 +55,8 @@ OWN_LINE = 2.0
 waits moves everything after it, and by the unlimited step's line a gap then looks shorter than it is."""
 
 CONTESTANTS, CONTEST_SHARE, CONTEST_ROUNDS, LEAST_ROUNDS = 8, 0.2, 1_000, 30
-"""Drafts that are searched from, half of them given up at a time; the part of the time left, or else the rounds, that
-this takes; and the rounds that each has to have before the first are given up."""
+"""Drafts that are searched from, half of them given up at a time, at most; the part of the time left, or else the
+rounds, that this takes; and rounds, fewer of which say nothing about a draft."""
 
 BLAMES = 6
 """Times that a draft is made again without what its plan waited for."""
@@ -94,7 +94,8 @@ class Search:
         self.by_toll = sorted(range(len(self.tolls)), key=lambda place: place % len(TOLLS))  # each guide at each toll
         self.drafted: set[tuple[float, int]] = set()  # (part of the budget left free, place in `tolls`)
         self.best: Found | None = None
-        self.guided: list[Found] = []  # of each draft by a guide, what it became
+        self.guided: list[Found] = []  # what drafts by guides became, the best few
+        self.unguided = False  # drafts without a guide have been tried
         self.last: Outcome | None = None
         self.stage = "search"
 
@@ -181,11 +182,15 @@ class Search:
                     kept[id(guide)] = rounded(self.table, self.fluid, guide, self.costs, 0.5)
                 budget = int(self.problem.hbm_bytes * (1 - spare))
                 found = self.completed(kept[id(guide)].copy(), costs, budget=budget)
-                self.guided += [] if found is None else [found]
+                if found is not None:
+                    self.guided = sorted([*self.guided, found], key=lambda f: f.score)[:CONTESTANTS]
                 if self.stopped() or self.incumbent.stop.spent() >= share:
                     return self.best
-        if self.best is None:
+        if self.best is None and not self.unguided:
+            self.unguided = True
             for _, costs in self.tolls:
+                if until() or self.stopped():
+                    break
                 self.completed(self.table.empty(), costs)
         return self.best
 
@@ -295,12 +300,19 @@ class Search:
         return None
 
     def go_on_from(self, other: Search) -> None:
-        """Takes over the best draft of a search with another table, whose gaps and reruns are in this one."""
+        """Takes over the best drafts of a search with another table, whose gaps and reruns are in this one."""
         self.stage = other.stage
+        if other.fluid is self.fluid:  # with some of the same guides
+            self.drafted |= other.drafted
+            again = [self._taken(other.table, found) for found in other.guided]
+            self.guided = [found for found in again if found is not None]
         if other.best is not None:
-            draft = self.table.draft_of(other.table.decisions_of(other.best.draft))
-            if draft is not None:
-                self.replayed(draft)
+            self._taken(other.table, other.best)
+
+    def _taken(self, table: Table, found: Found) -> Found | None:
+        """A draft of another table, replayed as one of this."""
+        draft = self.table.draft_of(table.decisions_of(found.draft))
+        return None if draft is None else self.replayed(draft)
 
     def take(self, decisions: Decisions, name: str) -> None:
         """Replays the plan of a rule, and what becomes of it when its copies are timed anew and it is refilled."""
@@ -320,37 +332,41 @@ class Search:
         courses = [self._course(distinct[score]) for score in sorted(distinct)[:CONTESTANTS]]
         if len(courses) < 2:
             return
-        began, before, left = time.monotonic(), stop.work, stop.seconds_left()
-        self._play(courses[0], FIRST_CALL, lambda: stop.work > before)
-        lasts, rounds = CONTEST_SHARE * (left or 0.0), CONTEST_ROUNDS
-        if left is not None:
-            rounds = int(lasts * (stop.work - before) / max(time.monotonic() - began, 1e-4))
-        while len(courses) > 1 and rounds < LEAST_ROUNDS * len(courses) * len(courses).bit_length():
+        left, began = stop.seconds_left(), time.monotonic()
+        lasts, rounds = CONTEST_SHARE * (left or 0.0), float(CONTEST_ROUNDS)
+        if left is not None:  # as many rounds as the time is enough for, by how long some take
+            judged = self._play(courses[0], FIRST_CALL, _after(began + CALL_S), CALL_S)
+            rounds = lasts * judged / max(time.monotonic() - began, 1e-4)
+        while (count := len(courses)) > 1:
+            stages = count.bit_length() - 1
+            if rounds >= LEAST_ROUNDS * count * stages and (left is None or lasts >= CALL_S * count * stages):
+                break
             courses.pop()
-        stages = len(courses).bit_length() if len(courses) > 1 else 0
-        for stage in range(stages):
-            for place, course in enumerate(courses):
-                share = (stage + (place + 1) / len(courses)) / stages
-                self._play(course, rounds // (stages * len(courses)), _after(began + share * lasts))
+        while len(courses) > 1:
+            share = 1 / (stages * len(courses))
+            for course in courses:
+                until = _after(time.monotonic() + share * lasts)
+                self._play(course, int(share * rounds), until, min(CALL_S, share * lasts / 4))
             courses.sort(key=lambda course: course.best.figures[:2].tolist())
-            courses = courses[: max(1, len(courses) // 2)]
+            courses = courses[: len(courses) // 2]
 
     def improve(self, rounds: int, until: Callable[[], bool] = lambda: False) -> None:
         """Ruin and refill, from the best draft, until stopped or `until` says so; `rounds` where time has no limit."""
         self.stage = "refill"
         if self.best is not None:
-            self._play(self._course(self.best), rounds, until)
+            self._play(self._course(self.best), rounds, until, CALL_S)
 
     def _course(self, found: Found) -> Course:
         return course_from(found.draft, found.outcome, self.table.layout)
 
-    def _play(self, course: Course, rounds: int, until: Callable[[], bool]) -> None:
-        """Rounds of a course, as in `improve`; plans better than all before are offered."""
-        table, stop, most = self.table, self.incumbent.stop, FIRST_CALL
+    def _play(self, course: Course, rounds: int, until: Callable[[], bool], call_s: float) -> int:
+        """Rounds of a course, as in `improve`, so many seconds of them a call; offers plans that are better than all
+        before, and returns how many rounds were judged."""
+        table, stop, most, total = self.table, self.incumbent.stop, FIRST_CALL, 0
         setting = self.setting(course)
         timed = stop.seconds_left() is not None
-        while (rounds > 0 or timed) and not self.stopped() and not (timed and until()):
-            began, calls = time.monotonic(), stop.work_left(most if timed else min(most, rounds))
+        while (total < rounds or timed) and not self.stopped() and not (timed and until()):
+            began, calls = time.monotonic(), stop.work_left(most if timed else min(most, rounds - total))
             judged = play(calls, self.dice, table.world, table.layout, table.stage, setting, self.arms, course)
             stop.work += judged
             if course.idle[0] == 0:
@@ -358,8 +374,9 @@ class Search:
                 if self.best is None or tuple(best.figures[:2].tolist()) < self.best.score:
                     self._offered(Draft(best.moves[TIER], best.moves[OUT], best.moves[BACK], best.chosen))
                 course.idle[0] = 1  # offered once, even where the next call ends before a plan is judged
-            rounds -= judged
-            most = max(1, int(judged * CALL_S / max(time.monotonic() - began, 1e-4)))
+            total += judged
+            most = max(1, int(judged * call_s / max(time.monotonic() - began, 1e-4)))
+        return total
 
     def setting(self, course: Course) -> Setting:
         """What the rounds go by while the best plan is what it is in `course`."""

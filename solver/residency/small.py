@@ -1,4 +1,8 @@
-"""Small problems, answered by exhaustion: the best plan, and the least HBM in which there is one at all."""
+"""Small problems, answered by exhaustion: the best plan, and the least HBM in which there is one at all.
+
+Little ones that are too large for that are *sifted*: the same search with so many partial plans an operator, which
+finds plans and proves nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +20,20 @@ from solver.residency.problem import Problem
 from solver.stop import Stop, Stopped
 
 SMALL_OPERATORS, SMALL_MOVABLE, SMALL_RERUNS = 12, 5, 8
-"""Up to these counts the exact search is tried; it gives up by itself past MAX_LABELS."""
+"""Up to these counts the exact search is tried; it gives up by itself past so many labels for a set of reruns:"""
 
 MAX_LABELS, MOST_LABELS = 60_000, 300_000
-"""Without a limit in time, and with one (some ten seconds of it)."""
+"""Without a limit in time or with a short one, and with one that leaves time for more (some ten seconds)."""
 
-SIFT_OPERATORS, SIFT_SETS, WIDTHS = 40, 64, (16, 64, 256, 1024)
-"""Up to so many operators, and sets of reruns, the exact search is tried with so many labels an operator, without a
-proof: it finds plans that the search for large steps has no words for."""
+SIFT_OPERATORS, SIFT_SETS, WIDTHS = 40, 64, (16, 64, 256)
+"""Up to so many operators and sets of reruns steps are sifted, with so many labels an operator, one after another: what
+the search for large steps has no words for is found so."""
 
-SIFT_SHARE, SIFT_LABELS, REACH_WIDTH = 0.2, 1_000, 32
-"""Part of a limit that this may take before that search (where that finds no plan it has what is left); labels, fewer
-of which are not worth it; and labels an operator for the least budget in which there is a plan."""
+SIFT_SHARE, LAST_SHARE = 0.2, 0.7
+"""Parts of what is left of the limits that it may take before that search, and after it where that ends by itself."""
+
+SIFT_LABELS, REACH_WIDTH = 1_000, 32
+"""Labels, fewer of which are not worth it; and labels an operator for the least budget in which there is a plan."""
 
 EXACT_SHARE, LONG_S = 0.5, 4.0
 """Part of a limit that the exact search may take where others could find better plans in the rest; of a time limit
@@ -55,12 +61,12 @@ def _few(problem: Problem, options: Decisions) -> bool:
 def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> None:
     """Offers the best of all plans that the adapter can carry out, and each better one on the way.
 
-    Labels count as work. Raises `TooLarge` past so many of them, or past EXACT_SHARE of a limit where what is left is
-    enough for the search without proofs, and `Stopped` where nobody waits for more.
+    Labels count as work. Raises `TooLarge` past so many of them for a set of reruns, or past EXACT_SHARE of a limit
+    where what is left is enough for the search without proofs, and `Stopped` where nobody waits for more.
     """
     stop = incumbent.stop
-    share = 1.0 if (left := stop.seconds_left()) is not None and left < LONG_S else EXACT_SHARE
-    labels = MAX_LABELS if left is None else MOST_LABELS
+    long = (left := stop.seconds_left()) is not None and left >= LONG_S
+    share, max_labels = (EXACT_SHARE, MOST_LABELS) if long else (1.0, MAX_LABELS)
     most = stop.work + int(stop.work_left(NO_LIMIT) * EXACT_SHARE)
 
     def check(labels: int) -> None:
@@ -74,42 +80,51 @@ def exhaust(problem: Problem, incumbent: Incumbent, options: Decisions) -> None:
     for chosen in _rerun_sets(problem, options):
         check(0)
         below = incumbent.best_ns if incumbent.best_ns is not None else NEVER_NS
-        for residency, _ in better_plans(problem, chosen, below_ns=below, max_labels=labels, check=check):
+        for residency, _ in better_plans(problem, chosen, below_ns=below, max_labels=max_labels, check=check):
             incumbent.offer(residency, "exact")
 
 
-def may_sift(problem: Problem, options: Decisions) -> bool:
-    small = problem.n <= SIFT_OPERATORS and _few(problem, options)
-    return small and (problem.profile.adapter.recompute == "operator" or 2 ** len(options.reruns) <= SIFT_SETS)
+def may_sift(problem: Problem) -> bool:
+    if problem.n > SIFT_OPERATORS:
+        return False
+    options = options_of(problem)
+    few_sets = problem.profile.adapter.recompute == "operator" or 2 ** len(options.reruns) <= SIFT_SETS
+    return few_sets and _few(problem, options)
 
 
-def sift(problem: Problem, incumbent: Incumbent, options: Decisions, share: float = 1.0) -> None:
-    """Offers plans from the exact search with ever more labels an operator, until it stops gaining, `share` of a limit
-    has been taken, or the widest has been tried."""
+def sift(problem: Problem, incumbent: Incumbent, widths: tuple[int, ...], share: float) -> tuple[int, ...]:
+    """Offers plans from the exact search with so many labels an operator, until more of them gain nothing, `share` of
+    what is left of the limits has been taken, or, without a limit, MAX_LABELS have been made.
+
+    Returns the widths that have not been tried to their end.
+    """
     stop = incumbent.stop
-    until, allowed = min(1.0, stop.spent() + share), int(stop.work_left(NO_LIMIT) * share)
+    until = stop.spent() + share * (1 - stop.spent())
+    allowed = min(int(stop.work_left(NO_LIMIT) * share), NO_LIMIT if stop.seconds_left() is not None else MAX_LABELS)
     most = stop.work + allowed
     if allowed < SIFT_LABELS:
-        return
+        return widths
 
     def check(labels: int) -> None:
         stop.work += labels
-        if incumbent.stopped() or (until < 1.0 and stop.spent() >= until) or stop.work >= most:
+        if incumbent.stopped() or stop.spent() > until or stop.work >= most:
             raise TooLarge
 
-    try:
-        for width in WIDTHS:
-            before = incumbent.best_ns
+    options = options_of(problem)
+    for place, width in enumerate(widths):
+        before = incumbent.best_ns
+        try:
             for chosen in _rerun_sets(problem, options):
+                check(0)
                 below = incumbent.best_ns if incumbent.best_ns is not None else NEVER_NS
-                for residency, _ in better_plans(
-                    problem, chosen, below_ns=below, max_labels=NO_LIMIT, check=check, width=width
-                ):
+                plans = better_plans(problem, chosen, below_ns=below, max_labels=NO_LIMIT, check=check, width=width)
+                for residency, _ in plans:
                     incumbent.offer(residency, "sifted")
-            if before is not None and incumbent.best_ns == before:
-                return
-    except TooLarge:
-        pass
+        except TooLarge:
+            return widths[place:]
+        if before is not None and incumbent.best_ns == before:
+            break
+    return ()
 
 
 def _rerun_sets(problem: Problem, options: Decisions) -> Iterable[tuple[Rerun, ...] | None]:
@@ -126,25 +141,26 @@ def least_budget(
     """The least HBM, from `low` up to below `high` bytes, in which a plan runs, and such a plan; None: there is none.
 
     `low` must be a proven bound. Raises `TooLarge` where that cannot be settled, or not before a limit of `stop` has
-    been reached, or it is cancelled. With `width`, the least in which so many labels an operator find a plan, which
-    proves nothing.
+    been reached, or it is cancelled. With `width`, the least in which so many labels an operator find a plan, as far as
+    limits (MAX_LABELS at most) let it be looked for; that proves nothing.
     """
+    most = stop.work + MAX_LABELS
 
     def check(labels: int) -> None:
         stop.work += labels
-        if stop.late() or stop.cancelled() or stop.work_left(1) <= 0:
+        if stop.late() or stop.cancelled() or stop.work_left(1) <= 0 or (width is not None and stop.work >= most):
             raise TooLarge
 
     best: tuple[int, Residency] | None = None
     while low < high:
+        middle = (low + high) // 2
         try:
             check(0)
-            middle = (low + high) // 2
             found = _any_plan(problem, middle, check, width)
         except TooLarge:
             if width is None:
                 raise
-            return best
+            break
         if found is None:
             low = middle + 1
         else:
@@ -157,10 +173,11 @@ def _any_plan(problem: Problem, hbm_bytes: int, check: Callable[[int], None], wi
         raise TooLarge
     trial = Problem(problem.profile, msgspec.structs.replace(problem.budget, hbm_bytes=hbm_bytes))
     options = options_of(trial)
-    if not (is_small(trial, options) if width is None else may_sift(trial, options)):
+    if not (is_small(trial, options) if width is None else may_sift(trial)):
         raise TooLarge
-    most = MAX_LABELS // 4 if width is None else NO_LIMIT
+    max_labels = MAX_LABELS // 4 if width is None else NO_LIMIT
     for chosen in _rerun_sets(trial, options):
-        for residency, _ in better_plans(trial, chosen, below_ns=NEVER_NS, max_labels=most, check=check, width=width):
+        plans = better_plans(trial, chosen, below_ns=NEVER_NS, max_labels=max_labels, check=check, width=width)
+        for residency, _ in plans:
             return residency
     return None

@@ -1,8 +1,9 @@
 """The residency solver: from a profile and budgets to the best plan found, with a proven bound.
 
-    moves alone ──▶ rules of thumb ──▶ small? exact search, else
+    moves alone ──▶ rules of thumb ──▶ small? exact search; little? sifted, and
     coarse bound ──▶ guides ──▶ drafts, filled and timed ──▶ ruin and refill
-    beside it: fluid bound ──▶ guides, drafts; the rivals' plans, as drafts too ──▶ ruin and refill
+    beside it: fluid bound ──▶ a guide, drafts; guides for slower links, drafts ──▶ contest; the rivals' plans as drafts
+                                                                                ──▶ ruin and refill
                                             every plan through `Incumbent.offer`: judged by replay
 
 The parts of the search are in their modules; this one is their order, and when to stop. What takes long calls
@@ -43,9 +44,10 @@ from solver.residency.rivals.registry import RIVALS
 from solver.residency.rounding import shares_by_gap
 from solver.residency.search import Search
 from solver.residency.small import (
-    SIFT_OPERATORS,
+    LAST_SHARE,
     SIFT_SHARE,
     SMALL_OPERATORS,
+    WIDTHS,
     exhaust,
     is_small,
     may_sift,
@@ -79,8 +81,8 @@ EARLY_RULE_SHARE = 0.3
 """The same of the strongest rule, where it comes before the bound: it then has its turn after it, with the others."""
 
 DRAFTS_SHARE = 0.1
-"""Part of the time limit that drafts by the fine bound's guides may take: most are no better than what the search has
-found by then."""
+"""Part of the time limit that drafts by the fine bound's guides may take at a time, before rounds; the rest of them
+follow while something is done beside the search."""
 
 SHORT_S = 3.0
 """Time limits up to here leave no time for the fine bound: rules come first."""
@@ -198,12 +200,10 @@ def _search(problem: Problem, incumbent: Incumbent, request: Request, done: set[
             incumbent.stages["exact"] = "too large"
     if reached and incumbent.best is not None and incumbent.best.residency.empty:
         return False
-    little = not reached and problem.n <= SIFT_OPERATORS and may_sift(problem, options_of(problem))
-    if little:
-        sift(problem, incumbent, options_of(problem), SIFT_SHARE)
+    widths = sift(problem, incumbent, WIDTHS if not reached and _little(problem) else (), SIFT_SHARE)
     _refine(problem, incumbent, request, done)
-    if little and incumbent.best is None:
-        sift(problem, incumbent, options_of(problem))
+    if not incumbent.stopped():  # it has ended by itself, mostly without a plan
+        sift(problem, incumbent, widths, LAST_SHARE)
     return False
 
 
@@ -217,6 +217,11 @@ def _complete(problem: Problem, incumbent: Incumbent, request: Request, done: se
 
 def _small(problem: Problem) -> bool:
     return problem.n <= SMALL_OPERATORS and is_small(problem, options_of(problem))
+
+
+def _little(problem: Problem) -> bool:
+    """Whether sifting may find a plan."""
+    return may_sift(problem) and problem.hbm_bytes >= memory_bound(problem).bytes
 
 
 def _soon(problem: Problem, incumbent: Incumbent, request: Request) -> None:
@@ -274,15 +279,15 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
         proven.append((fluid, solution))
         return with_reruns(solution)
 
-    def slower() -> Finer:
-        _, solution = proven[-1]
-        spent = time.monotonic() - began
-        if not add_guides(fluid, solution, SPEEDS, None if limit is None else BOUND_SHARE * limit - spent, unwanted):
-            raise Stopped
+    def slower() -> Finer | None:
+        axis, solution = proven[-1]
+        seconds = None if limit is None else BOUND_SHARE * limit - (time.monotonic() - began)
+        if axis is not fluid or not add_guides(fluid, solution, SPEEDS, seconds, unwanted):
+            return None
         return with_reruns(solution)
 
     def with_reruns(solution: Solution) -> Finer:
-        solution = replace(solution, guides=solution.guides.copy())  # others may be added to it meanwhile
+        solution = replace(solution, guides=solution.guides.copy(), master=None)  # which go on in the thread
         found = list(dict.fromkeys([*known, *_guided(problem, fluid, solution.guides, known)]))
         return Finer(solution, list(dict.fromkeys([*found, *in_waits(problem, found)])))
 
@@ -348,14 +353,12 @@ def _beside(
             incumbent.prove(answer.solution.bound_ns)
             table = Table(problem, answer.reruns)
             finer = Search(problem, incumbent, table, fluid, answer.solution, request.seed)
-            if search.fluid is fluid:
-                finer.drafted |= search.drafted  # by the guides that it has had
             finer.go_on_from(search)
             finer.start(share=incumbent.stop.spent() + DRAFTS_SHARE)
-            far = incumbent.best_ns is not None and incumbent.best_ns > (1 + NEAR) * incumbent.bound_ns
-            if name == "slower" and far:
-                finer.contest()
             search = finer
+        best_ns = incumbent.best_ns
+        if name == "slower" and best_ns is not None and best_ns > (1 + NEAR) * incumbent.bound_ns:
+            search.contest()
     search.improve(ROUNDS)
 
 

@@ -12,13 +12,14 @@ from hyperopt.plan import Budget, Residency
 from hyperopt.replay import replay
 from solver.residency.bound import memory_bound, step_bound_ns
 from solver.residency.candidates import reruns
-from solver.residency.columns import Solution, solve_fluid
-from solver.residency.draft import Table
+from solver.residency.columns import SPEEDS, Solution, add_guides, solve_fluid
+from solver.residency.draft import DROPPED, Table
 from solver.residency.fluid import Fluid
 from solver.residency.incumbent import Incumbent, Trial
+from solver.residency.layout import FULLEST
 from solver.residency.problem import Problem
 from solver.residency.rounding import shares_by_gap
-from solver.residency.search import Search
+from solver.residency.search import CONTEST_ROUNDS, Found, Search
 from solver.stop import BoundReached, Stop, WorkLimit
 from tests.solver.test_draft import random_draft, timed
 from tests.solver.test_residency import training_step
@@ -109,10 +110,94 @@ def test_how_long_a_call_takes_changes_nothing_without_a_time_limit(seed: int, m
         monkeypatch.setattr("solver.residency.search.CALL_S", seconds)
         search = search_of(problem_of(seed, 0.4), [], work=10**6)
         search.start()
+        search.contest()
         search.improve(rounds=40)
         assert search.best is not None or search.incumbent.best is None
         found.append((search.incumbent.stop.work, None if search.best is None else search.best.score))
     assert found[0] == found[1]
+
+
+def drafts_of(search: Search) -> int:
+    """How many of the search's drafts would contest."""
+    return len({found.score for found in (*search.guided, *([search.best] if search.best else ()))})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_contest_leaves_a_plan_that_is_no_worse_and_keeps_to_its_rounds(seed: int) -> None:
+    search = search_of(problem_of(seed, 0.4), [], work=10**6)
+    search.start()
+    before, work = search.best, search.incumbent.stop.work
+    drafts = drafts_of(search)
+    search.contest()
+    if drafts < 2:
+        assert search.best is before and search.incumbent.stop.work == work
+        return
+    assert before is not None and search.best is not None and search.best.score <= before.score
+    assert not search.guided
+    offered = 2 * CONTEST_ROUNDS  # a better plan is replayed once more to be offered
+    assert work < search.incumbent.stop.work <= work + CONTEST_ROUNDS + 2 * drafts + offered
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8])
+def test_a_contest_of_any_number_of_drafts(count: int) -> None:
+    search = search_of(problem_of(3, 0.4), [], work=10**6)
+    search.start()
+    known = [found for found in search.guided if found.score != (0, 0.0)][:1]
+    if not known:
+        pytest.skip("no draft runs")
+    search.best = None
+    search.guided = [Found(known[0].draft, known[0].outcome, (known[0].score[0], float(k))) for k in range(count)]
+    search.contest()
+    assert search.guided == []
+
+
+def test_a_contest_within_a_limit_of_work_ends_there() -> None:
+    search = search_of(problem_of(3, 0.4), [], work=10**6)
+    search.start()
+    stop = search.incumbent.stop
+    stop.criteria = (WorkLimit(stop.work + 30),)
+    search.contest()
+    assert stop.work_left(1) >= -2  # the last call may end with an offer
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_guides_added_later_are_those_of_one_call(seed: int) -> None:
+    problem = problem_of(seed, 0.4)
+    one, later = Fluid(problem, 24), Fluid(problem, 24)
+    whole, first = solve_fluid(one, None), solve_fluid(later, None, speeds=())
+    assert len(first.guides) == 1 and first.bound_ns == whole.bound_ns
+    added = add_guides(later, first, SPEEDS, None)
+    assert added == len(whole.guides) - 1 and first.master is None
+    for mine, theirs in zip(first.guides, whole.guides, strict=True):
+        assert mine.speed == theirs.speed and mine.shares == theirs.shares
+    assert add_guides(later, first, SPEEDS, None) == 0  # the program has been given up
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_search_that_goes_on_from_another_drafts_nothing_twice(seed: int) -> None:
+    problem = problem_of(seed, 0.4)
+    search = search_of(problem, [], work=10**6)
+    search.start()
+    other = Search(problem, search.incumbent, Table(problem, reruns(problem)), search.fluid, search.solution, seed=0)
+    other.go_on_from(search)
+    assert other.drafted == search.drafted
+    assert [found.score for found in other.guided] == [found.score for found in search.guided]
+    assert (other.best is None) == (search.best is None)
+    if other.best is not None and search.best is not None:
+        assert other.best.score == search.best.score
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rerun_is_fullest_where_it_has_something_off(seed: int) -> None:
+    table = Table(problem_of(seed, 0.4), reruns(problem_of(seed, 0.4)))
+    load = table.problem.load
+    for r in range(len(table.reruns)):
+        parts = table.parts[table.part_at[r] : table.part_at[r + 1]]
+        first = min([int(leave) + 1 for leave in parts[parts[:, 4] == DROPPED, 2]], default=table.rerun_before[r] - 1)
+        span = load[max(first, 0) : table.rerun_before[r]]
+        fullest = int(table.layout.reruns[FULLEST, r])
+        if len(span):
+            assert first <= fullest < table.rerun_before[r] and load[fullest] == span.max()
 
 
 def test_an_empty_plan_is_kept_before_one_that_moves_for_nothing() -> None:
