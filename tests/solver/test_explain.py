@@ -215,8 +215,8 @@ def test_what_a_kept_storage_would_need_is_no_less_than_what_the_rest_does() -> 
     assert entry["alternatives"]["keep"] == {"hbm_bytes": 72 * MIB, "over_budget_bytes": 0}
 
 
-def kept(plan: Plan, entry: dict[str, Any]) -> Plan:
-    """The plan without what one entry is about."""
+def kept(profile: Profile, plan: Plan, entry: dict[str, Any]) -> Plan:
+    """The plan without what one entry is about, and without moves of what only its rerun wants."""
     id, residency = entry["storage"], plan.residency
     if entry["decision"] == "move":
         actions = tuple(a for a in residency.actions if a.storage != id)
@@ -225,6 +225,14 @@ def kept(plan: Plan, entry: dict[str, Any]) -> Plan:
     else:
         ids = {id, *entry["also"]}
         again = [r for r in residency.recompute if (r.storage, r.before_op) != (id, entry["before_op"])]
+        wanted = {s.id: -1 for s in profile.storages}  # the operator before which it is wanted last
+        for op, operator in enumerate(profile.operators):
+            wanted |= dict.fromkeys(operator.accesses, op)
+        for r in again:
+            for id in {id for k in r.ops for id in profile.operators[k].accesses}:
+                wanted[id] = max(wanted[id], r.before_op)
+        wanted |= {s.id: len(profile.operators) for s in profile.storages if s.resident_at_end}
+        ids |= {a.storage for a in residency.actions if a.kind == "copy_in" and a.op > wanted[a.storage]}
         actions = tuple(a for a in residency.actions if a.storage not in ids)
         residency = msgspec.structs.replace(residency, actions=actions, recompute=tuple(again))
     return msgspec.structs.replace(plan, residency=residency)
@@ -243,7 +251,7 @@ def test_a_kept_storage_needs_what_its_replay_needs(seed: int) -> None:
         if any(ids.count(id) > 1 for id in (entry["storage"], *entry.get("also", ()))):
             continue
         needed = entry["alternatives"]["keep"]["hbm_bytes"]
-        stays = kept(plan, entry)
+        stays = kept(profile, plan, entry)
         roomy = msgspec.structs.replace(stays.budget, tiers={"host": 2**40, "pool": 2**40}, hbm_bytes=None)
         assert replay(profile, msgspec.structs.replace(stays, budget=roomy)).static_peak_bytes == needed
         assert (needed > request.budget.hbm_bytes) == (entry["alternatives"]["keep"]["over_budget_bytes"] > 0)
