@@ -134,30 +134,39 @@ def test_a_contest_leaves_a_plan_that_is_no_worse_and_keeps_to_its_rounds(seed: 
         return
     assert before is not None and search.best is not None and search.best.score <= before.score
     assert not search.guided
-    offered = 2 * CONTEST_ROUNDS  # a better plan is replayed once more to be offered
-    assert work < search.incumbent.stop.work <= work + CONTEST_ROUNDS + 2 * drafts + offered
+    # A round is timed at most twice, and a better plan is replayed once more to be offered.
+    assert work < search.incumbent.stop.work <= work + 3 * CONTEST_ROUNDS + 2 * drafts
+
+
+def undecided() -> Search:
+    """One with a draft that runs, and is not proven to be the best."""
+    for seed in range(40):
+        search = search_of(problem_of(seed, 0.2), [], work=10**6)
+        search.start()
+        if search.guided and not search.stopped():
+            return search
+    raise AssertionError("every step is planned at its bound: there is nothing to contest")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 8])
 def test_a_contest_of_any_number_of_drafts(count: int) -> None:
-    search = search_of(problem_of(3, 0.4), [], work=10**6)
-    search.start()
-    known = [found for found in search.guided if found.score != (0, 0.0)][:1]
-    if not known:
-        pytest.skip("no draft runs")
+    search = undecided()
+    first, work = search.guided[0], search.incumbent.stop.work
     search.best = None
-    search.guided = [Found(known[0].draft, known[0].outcome, (known[0].score[0], float(k))) for k in range(count)]
+    search.guided = [Found(first.draft, first.outcome, (first.score[0], float(k))) for k in range(count)]
     search.contest()
     assert search.guided == []
+    assert (search.incumbent.stop.work > work) == (count > 1)  # one alone has nobody to contest with
 
 
 def test_a_contest_within_a_limit_of_work_ends_there() -> None:
-    search = search_of(problem_of(3, 0.4), [], work=10**6)
-    search.start()
-    stop = search.incumbent.stop
-    stop.criteria = (WorkLimit(stop.work + 30),)
+    search = undecided()
+    first, stop = search.guided[0], search.incumbent.stop
+    search.guided = [Found(first.draft, first.outcome, (first.score[0], float(k))) for k in range(4)]
+    work = stop.work
+    stop.criteria = (WorkLimit(work + 30),)
     search.contest()
-    assert stop.work_left(1) >= -2  # the last call may end with an offer
+    assert work < stop.work <= work + 30 + 3  # the last round may be timed twice, and offered
 
 
 @pytest.mark.parametrize("seed", range(4))
