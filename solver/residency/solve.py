@@ -96,7 +96,7 @@ STRONG = ("capuchin", "two-level", "longest-gap", "offload-all", "recompute-all"
 EASY = 0.05
 """A first plan so near the bound, relative, is a sign that copies can hide: there Capuchin's rule is quick and good."""
 
-NEAR = 0.02
+NEAR = 0.01
 """Where plans are so near it, it matters less which draft the search starts from than how long it has."""
 
 SECONDS_A_GAP = 1e-3
