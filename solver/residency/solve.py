@@ -307,7 +307,7 @@ def _refine(problem: Problem, incumbent: Incumbent, request: Request, done: set[
         try:
             _beside(problem, incumbent, request, aside, early, fluid, done)
         finally:
-            incumbent.over = True
+            incumbent.over = limit is not None  # what is under way beside the search ends when it next asks
 
 
 def _prove_finer(

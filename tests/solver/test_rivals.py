@@ -232,3 +232,12 @@ def test_a_limit_in_work_leaves_no_quick_rule_out(work: int) -> None:
         rule = run(profile, name, limit) if name != "checkmate" else None
         if rule is not None and rule.predicted is not None:
             assert plan.predicted.step_us <= rule.predicted.step_us, name
+
+
+def test_nor_does_one_that_ends_in_rounds() -> None:
+    profile = generate("llama3-8b", 500, 0)
+    limit = replay(profile).peak_bytes // 2
+    plan = solve(profile, Request(Budget(hbm_bytes=limit), work_limit=400, time_limit_s=None))
+    assert isinstance(plan, Plan) and plan.bound is not None and plan.bound.gap > 0
+    assert plan.provenance["stage"] == "refill"
+    assert set(plan.provenance["rivals_step_us"]) >= {"capuchin", "two-level", "knapsack"}
